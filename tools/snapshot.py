@@ -2,12 +2,13 @@
 
     python tools/snapshot.py BASE               runs the commit BASE and this checkout on this machine; all bits must be equal
     python tools/snapshot.py --write FILE       writes the results of this checkout
-    python tools/snapshot.py --reference        rewrites tests/golden/snapshot.json, which the test suite compares with at 1e-5
+    python tools/snapshot.py --reference        rewrites tests/golden/snapshot.json, which the test suite compares with at 1e-5;
+                                                with --only TEXT those results alone whose name holds this text
 
 BASE runs its own copy of this script, so a renamed function needs no alias here. Models compute in float64; a result is a list of numbers or
 names, and the SHA-256 of its bits. The reference holds fewer results from fewer examples, so that comparing them takes a minute: everything of
-the first model, and of the decoder and the translator everything but the pruners. A method that is added later is not compared until the reference
-is rewritten.
+the first model, and of the decoder, the translator and the encoder of rare words everything but the pruners. A method that is added later is not
+compared until the reference is rewritten.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ MODELS = {
     "translator": "demo/translation",
     "encoder-english": "demo/text",
     "entailment-english": "demo/entailment",
+    "rare-words": "demo/rare-words",
 }
 """Every embedded model with its task."""
 PRUNED = ("entailment", "decoder", "translator")
 """Models that are pruned: an encoder, a decoder, and an encoder with a decoder."""
 EXAMPLES = 16
 STEPS = 6
-REFERENCE_MODELS = ("entailment", "decoder", "translator")
+REFERENCE_MODELS = ("entailment", "decoder", "translator", "rare-words")
 REFERENCE_EXAMPLES = 8
 TOLERANCE = 1e-5
 TOLERANCES = {"decoder score lrp:epsilon": 1e-3}
@@ -235,8 +237,10 @@ def main() -> int:
     if arguments.base:
         return compare_with_base(arguments.base)
     if arguments.reference:
-        results = collect(REFERENCE_MODELS, n_examples=REFERENCE_EXAMPLES, select=is_in_reference)
-        write_reference(results)
+        results = collect(
+            REFERENCE_MODELS, n_examples=REFERENCE_EXAMPLES, select=lambda name: is_in_reference(name) and arguments.only in name
+        )
+        write_reference({**json.loads(REFERENCE.read_text(encoding="utf-8")), **results} if arguments.only else results)
     else:
         results = collect(select=lambda name: arguments.only in name)
     if arguments.write:

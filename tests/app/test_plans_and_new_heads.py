@@ -64,6 +64,9 @@ def test_a_plan_leaves_no_room_for_another_choice(capsys: pytest.CaptureFixture[
     words = ("prune", *ENTAILMENT, "--plan", plan, "--out", tmp_path / "run")
     assert "leave --method, --option and the size out" in refused(capsys, 2, *words, "--keep", 8)
     assert "leave --method, --option and the size out" in refused(capsys, 2, *words, "--method", "gradient")
+    for flag, value in (("--floor", "1"), ("--protected", "L3H0"), ("--kinds", "encoder-self"), ("--unit", "even")):
+        message = refused(capsys, 1, *words, flag, value)
+        assert f"so that {flag} {value} has nothing to decide; leave one of them out" in message
     assert "leave one out" in refused(capsys, 2, "evaluate", *ENTAILMENT, "--plan", plan, "--heads", "L0H1")
     assert "no split" in refused(capsys, 2, "evaluate", *ENTAILMENT, "--split", "test")
 
@@ -75,6 +78,7 @@ def test_prune_carries_a_plan_out(capsys: pytest.CaptureFixture[str], tmp_path: 
     (artifact,) = Run.open(tmp_path / "run").results("pruned").values()
     spec = PruneSpec.from_dict(artifact.content["spec"])
     assert spec.method == PlanPruner(removed=("L0H3", "L1H2")) and spec.label.startswith("plan of 2 heads")
+    assert spec == PruneSpec.of(plan=hc.Plan.read(plan)), "Python and the command line make one request"
 
 
 def test_compare_adds_a_plan_its_complement_and_random_heads_of_their_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from toys import configured, saved_classifier, saved_table, shared, task
 
 import headcount as hc
+from headcount.app.console.words import prune_command
 from headcount.app.main import main
 from headcount.core.certificate import certify_task
 from headcount.core.certificate_file import read_certificate
@@ -28,7 +29,6 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.means import fold_means
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
-from headcount.runs.report.commands import prune_command
 from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost
@@ -354,7 +354,7 @@ def test_means_stand_in_for_removed_heads(model_and_data: tuple[Path, Path], tmp
     complete, work = shared("encoder"), task("encoder", 64)
     tuned = prune(complete, work, "fisher", 6, ablation="mean")
     assert not tuned.repaired and tuned.plan == prune(complete, work, "fisher", 6, repair=False).plan
-    expected = hc.cut(fold_means(complete, tuned.plan, work), tuned.plan).state_dict()
+    expected = hc.cut(fold_means(complete, tuned.plan, work, hc.HeadMap.of(complete)), tuned.plan).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in tuned.model.state_dict().items()), "means in place of tuned gates"
 
 
@@ -378,6 +378,6 @@ def test_what_is_found_about_the_dense_model_is_found_once(monkeypatch: pytest.M
     ):
         requests.clear()
         specs = [PruneSpec.of(method, keep, repair=False) for keep in (2, 4)]
-        together = [prune_by_spec(model, data, spec, shared=known).plan for spec in specs]
+        together = [prune_by_spec(model, data, spec, heads=hc.HeadMap.of(model), shared=known).plan for spec in specs]
         assert {name: requests.count(name) for name in requests} == times
         assert together == [prune(model, data, method, keep, repair=False).plan for keep in (2, 4)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headcount.core.budget import Budget
-from headcount.core.errors import HeadcountError, PlanError
+from headcount.core.errors import HeadcountError, HeadNameError, PlanError
 from headcount.core.heads import AttentionBlock, Head, Projection, Rows
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
@@ -30,6 +30,14 @@ def scored(blocks: list[AttentionBlock], values: list[float], **options: object)
 
 MHA = HeadMap((block(0, 4, 4), block(1, 4, 4)))
 GQA = HeadMap((block(0, 6, 2), block(1, 6, 2)))
+
+
+def test_heads_are_named_by_layer_too() -> None:
+    assert Plan.removing({1: [4, 2], 0: [1]}) == Plan.removing(["L0H1", "L1H2", "L1H4"])
+    with pytest.raises(PlanError, match="L0H1 would be removed twice"):
+        Plan.removing({0: [1, 1]})
+    with pytest.raises(HeadNameError, match="layer and index of a head must be 0 or more"):
+        Plan.removing({0: [-1]})
 
 
 def test_removing_names_what_is_wrong() -> None:

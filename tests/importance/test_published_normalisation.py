@@ -132,7 +132,7 @@ def test_norms_of_raw_scores_survive_in_types() -> None:
 
     model, data = shared("t5"), task("t5", 12)
     raw = hc.score(model, data, normalise="none")
-    rows = compare_attention_types(model, data, raw, raw.normalise_by("layer"))
+    rows = compare_attention_types(model, data, hc.HeadMap.of(model), raw, raw.normalise_by("layer"))
     total = sum(raw.values)
     for row in rows:
         own = [value for head, value in zip(raw.heads, raw.values, strict=True) if hc.HeadMap.of(model).block_of(head).kind == row.kind]
@@ -145,7 +145,7 @@ def test_norms_of_weights_have_no_interval_over_examples() -> None:
     from headcount.studies._measure.by_type import compare_attention_types
 
     model, data = shared("t5"), task("t5", 12)
-    rows = compare_attention_types(model, data, hc.score(model, by="magnitude"))
+    rows = compare_attention_types(model, data, hc.HeadMap.of(model), hc.score(model, by="magnitude"))
     assert rows and all(row.low is row.high is None for row in rows)
 
 

@@ -126,9 +126,9 @@ def test_means_in_the_bias_are_the_gate_that_puts_means_there(name: str) -> None
     bare = [block.name for block in touched if not has_bias(model.get_submodule(block.o.path))]
     if bare:
         with pytest.raises(UnsupportedModel, match=f"block {bare[0]} has no bias"):
-            fold_means(model, plan, batches)
+            fold_means(model, plan, batches, hc.HeadMap.of(model))
         return
-    made = fold_means(model, plan, batches)
+    made = fold_means(model, plan, batches, hc.HeadMap.of(model))
     small = hc.cut(made, plan, inputs=batches[0])
     with hc.mask(model, plan.removed, how="mean", data=batches):
         expected = [forward_outputs(model, batch) for batch in batches]

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @cache
 def planted(kind: str = "encoder") -> Any:
     """A model whose output only the planted heads can reach, and data that it labels itself."""
-    model: Any = fold_gates(build(kind), [4.0 * (str(head) in PLANTED) for head in hc.HeadMap.of(shared(kind))])
+    heads = hc.HeadMap.of(shared(kind))
+    model: Any = fold_gates(build(kind), [4.0 * (str(head) in PLANTED) for head in heads], heads)
     rows = [dict(row) for row in task(kind, 96).calibration]
     with torch.no_grad():
         for row in rows:

@@ -44,7 +44,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
     """G, M and their numbers against one example at a time, without padding; and the cost of the last unit of a block by hand."""
     model, data = build(kind), task(kind, 10)
     trainable = [p.requires_grad for p in model.parameters()]
-    grams = measure_grams(model, data, batch_size=4)
+    grams = measure_grams(model, hc.HeadMap.of(model), data, batch_size=4)
     assert trainable == [p.requires_grad for p in model.parameters()] and not any(m._forward_hooks for m in model.modules())
     for block in hc.HeadMap.of(model).blocks:
         rows: list[torch.Tensor] = []
@@ -87,7 +87,7 @@ def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_unit_is_in_the_order_once(kind: str) -> None:
     model = shared(kind)
-    order = order_units_by_removal_cost(model, task(kind, N))
+    order = order_units_by_removal_cost(model, hc.HeadMap.of(model), task(kind, N))
     assert sorted(unit for unit, _ in order) == sorted(hc.HeadMap.of(model).units())
     assert all(cost >= 0 for _, cost in order)
 
@@ -102,7 +102,10 @@ def test_losses_that_cannot_be_told_apart_are_taken_one_by_one() -> None:
     model = build("encoder")
     model.__class__ = Odd
     data = task("encoder", 6)
-    together, alone = measure_grams(model, data, batch_size=6), measure_grams(model, data, batch_size=1)
+    together, alone = (
+        measure_grams(model, hc.HeadMap.of(model), data, batch_size=6),
+        measure_grams(model, hc.HeadMap.of(model), data, batch_size=1),
+    )
     for path, grams in alone.items():
         assert together[path].n_tokens == grams.n_tokens and together[path].n_examples == 6
         torch.testing.assert_close(together[path].input_gram, grams.input_gram, rtol=1e-8, atol=1e-8)

@@ -191,11 +191,11 @@ def test_prune_then_train_on_one_language_and_read_all(tmp_path: Path) -> None:
 
 def test_the_change_of_weights_by_layer(tmp_path: Path) -> None:
     live = build("encoder")
-    before = weights_by_head(live)
+    before = weights_by_head(live, hc.HeadMap.of(live))
     block = hc.HeadMap.of(live).blocks[1]
     with torch.no_grad():
         live.get_submodule(block.v.path).weight.mul_(1.5)
-    changes = relative_weight_changes(before, weights_by_head(live))
+    changes = relative_weight_changes(before, weights_by_head(live, hc.HeadMap.of(live)))
     values = {part: np.array([parts[part] for parts in changes.values()]) for part in ("q", "v")}
     rows = {(row.part, row.layer): row for row in mean_change_by_part_and_layer(list(changes), values)}
     assert rows["v", "L1"].mean == pytest.approx(0.5) and rows["v", "L0"].mean == rows["q", "L1"].mean == 0

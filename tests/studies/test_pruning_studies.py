@@ -75,7 +75,7 @@ def test_levels_are_whole_units() -> None:
 def test_layers_that_matter_are_found() -> None:
     live: Any = hc.load(saved(num_hidden_layers=4)).double().eval()
     silent(live, lambda head: head.layer < 3)
-    complete, rows, pairs = layers.evaluate_layer_removals(live, task("encoder", 40))
+    complete, rows, pairs = layers.evaluate_layer_removals(live, task("encoder", 40), hc.HeadMap.of(live))
     rise = {row.group.name: row.drop.loss.difference for row in rows}
     assert rise["bottom (L0)"] == rise["middle (L1+L2)"] == rise["L0+L1"] == rise["L0+L2"] == 0
     assert abs(rise["top (L3)"]) > 1e-3 and rise["top (L3)"] == rise["L3"] == pytest.approx(rise["L2+L3"]) == pytest.approx(rise["L1+L3"])
@@ -215,14 +215,14 @@ def test_steps_of_checkpoints(tmp_path: Path) -> None:
 def test_slices_make_up_the_projections() -> None:
     for kind in ("encoder", "decoder", "t5"):
         live = shared(kind)
-        heads, actual = hc.HeadMap.of(live), weights_by_head(live)
+        heads, actual = hc.HeadMap.of(live), weights_by_head(live, hc.HeadMap.of(live))
         block = heads.blocks[0]
         weight = live.get_submodule(block.q.path).weight
         assert torch.equal(torch.cat([actual[head]["q"] for head in block.heads]), weight.detach().double())
         weight = live.get_submodule(block.o.path).weight
         assert torch.equal(torch.cat([actual[head]["o"] for head in block.heads], 1), weight.detach().double())
     one, two = block_of("decoder").groups()[0][:2]
-    grouped = weights_by_head(shared("decoder"))
+    grouped = weights_by_head(shared("decoder"), hc.HeadMap.of(shared("decoder")))
     assert torch.equal(grouped[one]["k"], grouped[two]["k"]) and not torch.equal(grouped[one]["q"], grouped[two]["q"])
 
 
@@ -232,10 +232,10 @@ def block_of(kind: str) -> Any:
 
 def test_a_planted_change_is_measured() -> None:
     live = build("encoder")
-    before = weights_by_head(live)
+    before = weights_by_head(live, hc.HeadMap.of(live))
     with torch.no_grad():
         live.get_submodule(block_of("encoder").v.path).weight.mul_(1.5)
-    actual = relative_weight_changes(before, weights_by_head(live))
+    actual = relative_weight_changes(before, weights_by_head(live, hc.HeadMap.of(live)))
     for head, parts in actual.items():
         assert parts == pytest.approx({"q": 0, "k": 0, "v": 0.5 if head.layer == 0 else 0, "o": 0})
 

@@ -79,7 +79,7 @@ def test_a_head_without_parts_of_the_metric_is_an_error() -> None:
 def test_a_type_with_one_head_has_no_lower_half() -> None:
     model = hc.prune(shared("encoder"), task("encoder", 24), "random", 1, repair=False).model
     scores = hc.score(model, task("encoder", 24), "gradient", normalise="none")
-    (row,) = compare_attention_types(model, task("encoder", 24), scores)
+    (row,) = compare_attention_types(model, task("encoder", 24), hc.HeadMap.of(model), scores)
     assert row.n_heads == 1 and row.without_half is None and row.metric_without_half is None
     assert row.without_all.difference != 0
     assert None in by_type._table_of_attention_types([row], "gradient", "accuracy").rows[0]

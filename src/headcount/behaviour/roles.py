@@ -236,17 +236,17 @@ def _probes_and_readings(
         )
 
 
-def fingerprint_data(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> str:
+def fingerprint_data(model: nn.Module, corpus: Corpus, spec: RoleSpec, heads: HeadMap) -> str:
     """Returns the fingerprint of all that `measure_roles` would read, without measuring anything."""
     inner: Any = unwrap(model)
-    passes = _probes_and_readings(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
+    passes = _probes_and_readings(inner, heads, select_roles(inner, corpus, spec), spec)
     return " ".join(fingerprint(reading) for probe, reading in passes if probe.measured_views())
 
 
-def biases_by_sentence(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> dict[tuple[Head, str], np.ndarray]:
+def biases_by_sentence(model: nn.Module, corpus: Corpus, spec: RoleSpec, heads: HeadMap) -> dict[tuple[Head, str], np.ndarray]:
     """Returns the bias of every example that shows a role, by head and role, for paired tests. Memory grows with the corpus."""
     inner: Any = unwrap(model)
-    probe, reading = next(_probes_and_readings(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
+    probe, reading = next(_probes_and_readings(inner, heads, select_roles(inner, corpus, spec), spec))
     chunks = list(stream(reading, probe)) if probe.measured_views() else []
     by_head: dict[tuple[Head, str], np.ndarray] = {}
     for view in probe.measured_views():

@@ -20,7 +20,7 @@ LIMITS: tuple[LimitField, ...] = ("parameters", "kv_bytes", "latency")
 """The sizes that are no number of heads."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Budget:
     """How much may stay: a number of heads, a share of them, or what fits into a limit of parameters, KV cache or latency.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
@@ -48,6 +48,17 @@ class Head:
         if match is None:
             raise HeadNameError(f"{text!r} is no head address. Write L<layer>H<head>, zero-based, such as L3H7, or cross.L3H7 in a stack.")
         return cls(match["stack"] or "", int(match["layer"]), int(match["index"]))
+
+
+Heads = str | Head | Iterable[str | Head] | Mapping[int, Iterable[int]]
+"""A head, several, or the indices of heads by layer: "L3H7", ["L3H7", "cross.L2H5"], {3: [7]}."""
+
+
+def parse_heads(heads: Heads) -> list[Head]:
+    """Returns the heads of an address, of several, or of a mapping of layers to indices, which is for models with one stack."""
+    if isinstance(heads, Mapping):
+        return [Head("", layer, index) for layer, indices in heads.items() for index in indices]  # pyright: ignore[reportArgumentType]
+    return [Head.parse(head) for head in ([heads] if isinstance(heads, str | Head) else heads)]
 
 
 def hashed_tie_ranks(heads: Sequence[Head], seed: int = 0) -> tuple[int, ...]:

@@ -77,6 +77,12 @@ class Option:
         return bool in union_members(self.type)
 
     @property
+    def plain_type(self) -> Any:
+        """bool, int or float for an option with a single value of that type, or none; str for all others, whose values are read from text."""
+        members = [member for member in union_members(self.type) if member is not type(None)]
+        return members[0] if len(members) == 1 and members[0] in (bool, int, float) else str
+
+    @property
     def type_label(self) -> str:
         """The type in words: `a float above 0`, `one of joint, straight`."""
         if self.choices:
@@ -97,11 +103,6 @@ def option(
 ) -> Any:
     """Declares a field of a `Configurable` as an option with its help text and, for numbers, its range."""
     return field(default=default, metadata={_DECLARATION: (help, Bounds(minimum, above, maximum, below))})
-
-
-def help_and_bounds_of_fields(owner: type) -> dict[str, tuple[str, Bounds]]:
-    """Returns help text and range of the fields of a dataclass that are declared with `option`, by name."""
-    return {item.name: item.metadata[_DECLARATION] for item in fields(owner) if _DECLARATION in item.metadata}
 
 
 @dataclass(frozen=True)

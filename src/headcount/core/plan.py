@@ -13,7 +13,7 @@ from headcount.core import html as notebook
 from headcount.core.budget import Budget, PruningUnit
 from headcount.core.errors import ArtifactError, HeadcountError, PlanError
 from headcount.core.files import add_seal, check_writable, is_file, read_json, seal, write_json
-from headcount.core.heads import AttentionBlock, Head, HeadIndex
+from headcount.core.heads import AttentionBlock, Head, HeadIndex, Heads, parse_heads
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
@@ -47,9 +47,9 @@ class Plan:
                 raise PlanError(f"{name} of a plan must be a {kind.__name__} of heads; got {heads!r}; write Plan.removing(['L0H1'])")
 
     @classmethod
-    def removing(cls, heads: str | Head | Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
-        """Returns the plan that removes exactly these heads."""
-        named = [Head.parse(head) for head in ([heads] if isinstance(heads, str | Head) else heads)]
+    def removing(cls, heads: Heads, *, protected: Iterable[str | Head] = ()) -> Plan:
+        """Returns the plan that removes exactly these heads: `["L0H1", "cross.L2H5"]`, or by layer of a model with one stack, `{0: [1], 1: [2]}`."""
+        named = parse_heads(heads)
         twice = [str(head) for head, times in Counter(named).items() if times > 1]
         if twice:
             raise PlanError(f"{', '.join(twice)} would be removed twice; name every head once")
@@ -58,6 +58,11 @@ class Plan:
         if clash:
             raise PlanError(f"{', '.join(map(str, clash))} is protected and cannot be removed; take it out of one of the two lists")
         return cls(tuple(sorted(named)), guarded)
+
+    @classmethod
+    def parse(cls, plan: Plan | str | Path) -> Plan:
+        """Returns a plan as it is, and that of a file read."""
+        return plan if isinstance(plan, Plan) else cls.read(plan)
 
     @classmethod
     def keep_top(cls, scores: Scores, budget: int | float | Budget) -> Plan:
@@ -132,6 +137,12 @@ class Plan:
         for members in heads.sharing():
             if len(members) > 1:
                 _check_shared_kv_heads(members, removed)
+
+    def list_removed(self) -> tuple[str, ...]:
+        """Returns the addresses of the heads that go; raises PlanError where none does."""
+        if not self.removed:
+            raise PlanError("the plan removes no head; name one that does")
+        return tuple(map(str, self.removed))
 
     def kept_positions(self, block: AttentionBlock) -> tuple[int, ...]:
         """Returns the positions within the block of the heads that stay."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     split: Split = "report",
     limit: int | None = None,
     batch_size: int | None = None,
-    plan: Plan | None = None,
+    plan: Plan | str | Path | None = None,
     progress: bool | Progress = True,
     chunk_store: ChunkStore | None = None,
     loss: Callable[[Any, Batch], Tensor] | None = None,
@@ -70,7 +71,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
         split: The split of a task to read: "calibration", "selection" or "report".
         limit: Reads at most that many examples.
         batch_size: Examples per batch; by default the task's, else 32. It is halved when memory runs out.
-        plan: Evaluates with the heads that the plan removes gated to zero. The model is not cut.
+        plan: A plan, or its file: evaluates with the heads that it removes gated to zero. The model is not cut.
         progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
         chunk_store: Stores the results of chunks, so that an interrupted evaluation resumes.
         loss: (output, batch) -> one number per example, in place of the task's and the model's own loss.
@@ -82,6 +83,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
         DataError: the data are empty or the model cannot take them, or `limit` or `split` is not valid.
         HeadcountError: `batch_size` is below 1.
         HeadNameError: the plan names a head that the model does not have.
+        ArtifactError: the file of `plan` holds no plan, or is damaged.
 
     Example:
         >>> hc.evaluate(model, task, plan=hc.Plan.removing(["L0H1"])).value  # doctest: +SKIP
@@ -92,7 +94,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     if task is not None:
         task.split(split)
     metric = task.metric if task else None
-    gates = nullcontext() if plan is None else mask(inner, plan.removed)
+    gates = nullcontext() if plan is None else mask(inner, Plan.parse(plan).removed)
     with show_progress(progress, "evaluating") as advance, gates:
         reading = Reading(data, split, limit, batch_size, pad_id(inner), advance, CHUNK, chunk_store)
         measurement = _Measurement(inner, ExampleLosses(inner, loss or (task.loss if task else None)), metric)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import torch
 from torch import nn
 
 from headcount.core.arguments import check_arguments
 from headcount.core.errors import GateError
-from headcount.core.heads import Head
+from headcount.core.heads import Heads, parse_heads
 from headcount.data.chunks import batches
 from headcount.data.task import Data
 from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs
-
-Heads = str | Head | Iterable[str | Head] | Mapping[int, Iterable[int]]
-"""A head, several, or the indices of heads by layer: "L3H7", ["L3H7", "cross.L2H5"], {3: [7]}."""
 
 
 @check_arguments
@@ -42,11 +37,9 @@ def mask(model: nn.Module, heads: Heads, how: Replacement = "zero", *, data: Dat
         >>> with hc.mask(model, ["L0H1", "L2H3"]):  # doctest: +SKIP
         ...     output = model(**batch)
     """
-    if isinstance(heads, Mapping):
-        heads = [f"L{layer}H{index}" for layer, indices in heads.items() for index in indices]
     head_map = HeadMap.of(model)
     values = torch.ones(len(head_map), dtype=torch.float64)
-    for head in [heads] if isinstance(heads, str | Head) else heads:
+    for head in parse_heads(heads):
         values[head_map.position(head)] = 0.0
     means = None
     if how == "mean":

@@ -45,7 +45,7 @@ class TaskInfo:
             raise ValueError(f"uses holds {', '.join(unknown)}, but open_task takes {', '.join(ARGUMENTS)}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskRequest:
     """The model and the data of a task; values are checked when it is made.
 

@@ -50,12 +50,13 @@ def list_kept_counts_to_test(spec: PruneSpec, model: nn.Module, heads: HeadMap) 
     return sizes
 
 
-def prune_to_margin(
+def prune_to_margin(  # noqa: PLR0913 - four arguments, the rest by name
     model: nn.Module,
     data: Data,
     spec: PruneSpec,
     margin: Margin,
     *,
+    heads: HeadMap,
     kept_counts: list[int] | None,
     folder: Path | None = None,
     progress: Progress | None = None,
@@ -74,7 +75,8 @@ def prune_to_margin(
 
     def prune_and_certify(request: PruneSpec, progress: Progress | None) -> Pruned:
         name = f"{request.limits.keep}"
-        pruned = prune_by_spec(inner, data, request, folder=folder / name if folder else None, progress=progress, shared=shared)
+        checkpoints = folder / name if folder else None
+        pruned = prune_by_spec(inner, data, request, heads=heads, folder=checkpoints, progress=progress, shared=shared)
         return replace(pruned, certificate=certify_task(dense, evaluate(pruned.model, data), total, margin, seed=spec.seed))
 
     if kept_counts is None:

@@ -30,7 +30,7 @@ def check_starting_importance(importance: str) -> None:
 
 def train_gates_and_unfrozen_weights(context: PruneContext, model: nn.Module, gates: Gating) -> TrainingSummary:
     """Trains gates, and the weights of `model` that are not frozen, by the recipe of a pruning."""
-    callback = GateCallback(model, gates)
+    callback = GateCallback(model, gates, heads=context.heads)
     return fine_tune(
         model, context.task, context.recipe, seed=context.seed, folder=context.folder, gates=callback, progress=context.progress
     )

@@ -33,7 +33,7 @@ from headcount.pruning.repair.least_squares import FitResult
 from headcount.pruning.repair.means import fold_means, require_biases
 from headcount.pruning.repair.projection import output_projection, read_weight_and_bias, write_weight_and_bias
 from headcount.pruning.repair.repair import refit
-from headcount.pruning.spec import PruneSpec, PruningAblation
+from headcount.pruning.spec import DEFAULT_METHOD, PruneSpec, PruningAblation
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.cut import cut
 
@@ -64,19 +64,20 @@ class Pruned:
 def prune(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module,
     data: Data,
-    method: str | Pruner = "surgeon",
+    method: str | Pruner | None = None,
     keep: int | float | str | Budget | None = None,
     *,
+    plan: Plan | str | Path | None = None,
     margin: str | Margin | None = None,
-    kinds: str | Iterable[str] = (),
+    kinds: str | Iterable[str] = PruneSpec.kinds,
     protected: str | Head | Iterable[str | Head] = (),
-    floor: int = 0,
-    unit: Literal["kv_group", "even"] = "kv_group",
-    ablation: PruningAblation = "zero",
-    repair: bool | None = None,
-    recover: Length | None = None,
+    floor: int = Budget.floor,
+    unit: Literal["kv_group", "even"] = Budget.unit,
+    ablation: PruningAblation = PruneSpec.ablation,
+    repair: bool | None = PruneSpec.repair,
+    recover: Length | None = PruneSpec.recover,
     recipe: Recipe | None = None,
-    seed: int = 0,
+    seed: int = PruneSpec.seed,
     folder: str | Path | None = None,
     progress: bool | Progress = True,
 ) -> Pruned:
@@ -86,9 +87,11 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         model: A live model of transformers.
         data: A Task, a datasets.Dataset of model inputs, or batches. Methods that train need a Task.
         method: A pruner or its text, `name:variant(option=value)`; `headcount ls pruners` lists them. The name of an importance stands for ranking
-            by it.
+            by it. By default surgeon.
         keep: How many heads stay: a whole number, a share as a float above 0 and below 1 or as a text such as "25%", or a Budget. 1.0, which could
             be one head or all, is refused. None where an option of the method decides (`penalty` of l0, `stop` of rank), or a margin.
+        plan: A plan made elsewhere, or its file, in place of `method` and `keep`: its heads go. `kinds`, `protected`, `floor` and `unit` are
+            refused then; repair, recovery and the certificate of a margin follow as for any method.
         margin: How much worse the model may be on the report split, as "1%" of the dense model's metric or "0.5pt". Without `keep` the smallest
             certified model is returned: 90 %, 80 %, … 10 % of the heads, in whole KV groups, are tested in this order, up to the first that fails.
         kinds: Attention that may lose heads (encoder-self, decoder-self, cross); `keep` then counts heads of these, and all others stay.
@@ -111,18 +114,22 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         UnknownName: no pruner, importance, option, or kind of attention has that name.
         OptionError: an argument has the wrong type or is out of range.
         PlanError: arguments contradict each other, or this model cannot be pruned so.
+        ArtifactError: the file of `plan` holds no plan, or is damaged.
         DataError: training, or a margin, needs a Task.
         NotCertified: not even 90 % of the heads are certified to hold the margin.
 
     Example:
         >>> pruned = hc.prune(model, task, "gradient", keep="50%", protected=["L0H1"])
         >>> pruned.model.save_pretrained("smaller")
+        >>> again = hc.prune(model, task, plan=pruned.plan)
     """
-    parsed_margin, pruner = None if margin is None else Margin.parse(margin), Pruner.parse(method)
-    margin_decides = parsed_margin is not None and keep is None and not pruner.sizing_option_text
+    parsed_margin, parsed_plan = None if margin is None else Margin.parse(margin), None if plan is None else Plan.parse(plan)
+    method_decides = parsed_plan is not None or Pruner.parse(method or DEFAULT_METHOD).sizing_option_text
+    margin_decides = parsed_margin is not None and keep is None and not method_decides
     spec = PruneSpec.of(
-        pruner,
+        method,
         1 if margin_decides else keep,
+        plan=parsed_plan,
         kinds=kinds,
         protected=protected,
         floor=floor,
@@ -133,15 +140,17 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         recipe=recipe,
         seed=seed,
     )
-    checkpoints = None if folder is None else Path(folder)
+    inner, checkpoints = unwrap(model), None if folder is None else Path(folder)
+    heads = HeadMap.of(inner)
+    if parsed_plan is not None:
+        parsed_plan.check(heads)
     with show_progress(progress, "pruning", "sizes" if margin_decides else "examples") as advance:
         if parsed_margin is None:
-            return prune_by_spec(model, data, spec, folder=checkpoints, progress=advance)
+            return prune_by_spec(inner, data, spec, heads=heads, folder=checkpoints, progress=advance)
         from headcount.pruning.certified import list_kept_counts_to_test, prune_to_margin  # imports this module
 
-        inner = unwrap(model)
-        sizes = list_kept_counts_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
-        return prune_to_margin(inner, data, spec, parsed_margin, kept_counts=sizes, folder=checkpoints, progress=advance)
+        sizes = list_kept_counts_to_test(spec, inner, heads) if margin_decides else None
+        return prune_to_margin(inner, data, spec, parsed_margin, heads=heads, kept_counts=sizes, folder=checkpoints, progress=advance)
 
 
 @holds_model("pruning")
@@ -150,13 +159,13 @@ def prune_by_spec(
     data: Data,
     spec: PruneSpec,
     *,
+    heads: HeadMap,
     folder: Path | None = None,
     progress: Progress | None = None,
     shared: dict[Any, Any] | None = None,
 ) -> Pruned:
     """Prunes a model as a checked request says. Calls on the same model and data may share one `shared` dict, which caches measurements."""
     inner = unwrap(model)
-    heads = HeadMap.of(inner)
     check_request(spec, inner, heads)
     if (spec.recover is not None or spec.method.info.trains) and not isinstance(data, Task):
         raise DataError(
@@ -208,11 +217,9 @@ def _budget_of_half_the_free_units_without_floor(budget: Budget, heads: HeadMap)
     return replace(budget.resized(len(heads) - n_removed), floor=0)
 
 
-def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Sequence[float] | None) -> Pruned:
+def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Sequence[float] | None, *, heads: HeadMap) -> Pruned:
     """Returns the model of a request again from the plan and the gates that were chosen for it before, without choosing."""
-    inner = unwrap(model)
-    heads = HeadMap.of(inner)
-    context = PruneContext(inner, heads, data, Budget(keep=len(heads) - len(plan.removed)), spec.seed, spec.recipe)
+    context = PruneContext(unwrap(model), heads, data, Budget(keep=len(heads) - len(plan.removed)), spec.seed, spec.recipe)
     return _repair_cut_and_recover(context, spec, Choice(plan, gates=gates), None)
 
 
@@ -227,9 +234,9 @@ def _repair_cut_and_recover(context: PruneContext, spec: PruneSpec, choice: Choi
         choice = replace(choice, model=None, gates=None)
     source = choice.model if choice.model is not None else context.model
     if choice.gates is not None:
-        source = fold_gates(source, choice.gates)
+        source = fold_gates(source, choice.gates, context.heads)
     if uses_means:
-        source = fold_means(source, choice.plan, context.data)
+        source = fold_means(source, choice.plan, context.data, context.heads)
     block_fits: dict[str, FitResult] = {}
     history, steps = list(choice.history), {"choose": choice.steps} if choice.steps else {}
     is_trained = choice.model is not None and spec.method.info.trains == "weights"
@@ -259,10 +266,9 @@ def _repair_cut_and_recover(context: PruneContext, spec: PruneSpec, choice: Choi
 
 
 @torch.no_grad()
-def fold_gates(model: nn.Module, gates: Sequence[float]) -> nn.Module:
+def fold_gates(model: nn.Module, gates: Sequence[float], heads: HeadMap) -> nn.Module:
     """Returns a copy of a model whose output projections are multiplied by the gates of their heads."""
     folded = copy_model(unwrap(model))
-    heads = HeadMap.of(folded)
     for block in heads.blocks:
         if block.n_heads:
             module = output_projection(folded, block)

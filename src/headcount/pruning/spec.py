@@ -22,6 +22,12 @@ else:
 
 PruningAblation = Literal["zero", "mean"]
 """What replaces the output of a removed head: nothing, or its mean."""
+ZERO: PruningAblation = "zero"
+"""What replaces a removed head unless something else is named."""
+SCRATCH_RATE = 5e-4
+"""Learning rate of the control from scratch."""
+DEFAULT_METHOD = "surgeon"
+"""The pruner where neither a method nor a plan is named."""
 NAMED_HEADS = 4
 """A label names up to this many protected heads; of more, their number and a hash."""
 
@@ -41,13 +47,13 @@ class PruneSpec:
     method: Pruner = option(help="A pruner of `headcount ls pruners`, or an importance to rank by.")
     budget: Budget | None = option(None, "How much stays.")
     kinds: tuple[str, ...] = option((), "Attention that may lose heads (encoder-self, decoder-self, cross); keep counts these.")
-    ablation: PruningAblation = option("zero", "What replaces a removed head: nothing (zero), or its mean output, in the bias (mean).")
+    ablation: PruningAblation = option(ZERO, "What replaces a removed head: nothing (zero), or its mean output, in the bias (mean).")
     repair: bool | None = option(None, "Refit output projections in closed form; by default unless training follows.")
     recover: Length | None = option(None, "Fine-tune the cut model: a number of epochs, or of steps (300steps), or auto.")
     scratch: Length | None = option(
         None, "The control: draw the weights of the smaller model anew and train them for a length as of recover."
     )
-    scratch_rate: float = option(5e-4, "Learning rate of the control from scratch.", minimum=0)
+    scratch_rate: float = option(SCRATCH_RATE, "Learning rate of the control from scratch.", minimum=0)
     recipe: Recipe = option(Recipe(), "How methods that train do so.")
     seed: int = option(0, "Seed of the method and of its training.", minimum=0)
 
@@ -100,24 +106,26 @@ class PruneSpec:
     @classmethod
     def of(  # noqa: PLR0913 - every argument is explicit
         cls,
-        method: str | Pruner = "surgeon",
+        method: str | Pruner | None = None,
         keep: int | float | str | Budget | None = None,
         *,
+        plan: Plan | None = None,
         kinds: str | Iterable[str] = (),
         protected: str | Head | Iterable[str | Head] | None = None,
         floor: int | None = None,
         unit: Literal["kv_group", "even"] | None = None,
-        ablation: PruningAblation = "zero",
+        ablation: PruningAblation = ZERO,
         repair: bool | None = None,
         recover: Length | None = None,
         scratch: Length | None = None,
-        scratch_rate: float = 5e-4,
+        scratch_rate: float = SCRATCH_RATE,
         recipe: Recipe | None = None,
         seed: int = 0,
     ) -> PruneSpec:
         """Returns the request that plain arguments describe.
 
         `keep` is a number of heads, a share as a float or a text such as "25%", or a Budget, whose own floor, protected heads and unit then hold.
+        A `plan` made elsewhere says alone which heads go.
         """
         from headcount.pruning.base import Pruner
 
@@ -129,8 +137,13 @@ class PruneSpec:
             budget = keep
         else:
             budget = Budget(keep=keep, **limits)  # pyright: ignore[reportArgumentType]
+        if plan is not None:
+            from headcount.pruning.methods.plan import PlanPruner
+
+            _check_plan_decides_alone(method, budget, kinds)
+            method = PlanPruner(removed=plan.list_removed())
         return cls(
-            method=Pruner.parse(method),
+            method=Pruner.parse(DEFAULT_METHOD if method is None else method),
             budget=budget,
             kinds=kinds,  # pyright: ignore[reportArgumentType]
             ablation=ablation,
@@ -264,6 +277,17 @@ class PruneSpec:
         from headcount.core.scores import Scores  # imports numpy, which help texts do without
 
         Plan.keep_top(Scores(heads.heads, (0.0,) * len(heads), units=heads.units()), budget)
+
+
+def _check_plan_decides_alone(method: str | Pruner | None, budget: Budget, kinds: str | Iterable[str]) -> None:
+    """Raises PlanError where another argument beside a plan says which heads go or stay."""
+    values: dict[str, Any] = {"method": method, "kinds": kinds if isinstance(kinds, str) else "+".join(kinds)}
+    values |= {field.name: getattr(budget, field.name) for field in fields(budget) if getattr(budget, field.name) != field.default}
+    values |= {"protected": "+".join(sorted(map(str, budget.protected)))}
+    for name, value in values.items():
+        if value:
+            text = f"keep={format_value(100 * value)}%" if name == "fraction" else f"{name}={value}"
+            raise PlanError(f"plan says which heads go, so that {text} has nothing to decide; leave one of them out")
 
 
 def _ablation_error(ablation: str) -> PlanError:

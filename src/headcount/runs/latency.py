@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LATENCY = "latency"
 DENSE = "dense"
+BATCHES, LENGTHS = (1, 8, 32), (32, 128)
+"""The rows and tokens of a pass that latency is measured for, unless others are named."""
 MIN_ROUNDS = 15
 """The fewest rounds whose log-ratios give an interval of a speed-up."""
 

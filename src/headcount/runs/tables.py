@@ -20,7 +20,7 @@ from headcount.core.survivors import SurvivingHeads
 from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.latency import LATENCY, unpack_latency
 from headcount.runs.records import write_record
-from headcount.runs.report.commands import format_exact_number
+from headcount.runs.report.plain import format_exact_number
 from headcount.runs.results import COMPARISON, PRUNED, PrunedRecord, method_label
 from headcount.runs.schema import BlockRecord, TablesRecord
 from headcount.runs.scores import all_scores, all_verdicts

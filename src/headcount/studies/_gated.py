@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headcount.core.budget import Budget
@@ -82,8 +81,9 @@ def evaluate_without(
     under: dict[str, Any] = {"removed": sorted(map(str, removed)), "how": ablation}
     if means is not None:
         under["means"] = _hash_means(means)
-    values = torch.tensor([float(head not in removed) for head in HeadMap.of(model)], dtype=torch.float64)
-    with HeadGates(model, values, how=ablation, means=means):
+    gates = HeadGates(model, how=ablation, means=means)
+    gates.values = [float(head not in removed) for head in gates.heads]
+    with gates:
         return evaluate_into(run, artifact_name, model, task, gate_description=under, split=split, limit=limit, batch_size=batch_size)
 
 

@@ -190,7 +190,7 @@ class PythonSources:
 
     def read_heads(self, model_name: str) -> HeadMap:
         """Returns the heads of a model."""
-        return HeadMap.of(load(model_name))
+        return LoadedModel(model_name, load(model_name)).heads
 
     def find_processor(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer of the caller, or else the tokenizer or image processor in the folder of the model."""

@@ -45,10 +45,10 @@ def announce_training(context: StudyContext, pruning: Pruning, requests: Sequenc
         context.note_training(estimate)
 
 
-def weights_by_head(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
+def weights_by_head(model: nn.Module, heads: HeadMap) -> dict[Head, dict[str, Tensor]]:
     """Returns the weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
     slices: dict[Head, dict[str, Tensor]] = {}
-    for block in HeadMap.of(model).blocks:
+    for block in heads.blocks:
         parts = {part: weights_of(unwrap(model), block, part) for part in PARTS}
         for index, head in enumerate(block.heads):
             slices[head] = {part: weights[index].double().cpu() for part, weights in parts.items()}
@@ -106,10 +106,11 @@ def _tune_copy_and_measure_changes(
     """
     tuned_model = copy_model(model)
     reading: Any = {"limit": min(SCORED, limit or SCORED), "seed": seed, "normalise": "none"}  # sizes are compared, not ranks
-    slices, scores_before = weights_by_head(tuned_model), score(tuned_model, task, importance, **reading).keep_values()
+    heads = HeadMap.of(tuned_model)
+    slices, scores_before = weights_by_head(tuned_model, heads), score(tuned_model, task, importance, **reading).keep_values()
     fine_tune(tuned_model, task, recipe, seed=seed, folder=folder, progress=progress)
     changes, scores_after = (
-        relative_weight_changes(slices, weights_by_head(tuned_model)),
+        relative_weight_changes(slices, weights_by_head(tuned_model, heads)),
         score(tuned_model, task, importance, **reading).keep_values(),
     )
     result = evaluate(tuned_model, task, limit=limit)

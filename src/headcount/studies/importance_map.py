@@ -46,7 +46,7 @@ class ImportanceMap(Study):
         maps = [] if self.show == "parameters" else _measure.importance_map.score_heads(context, self)
         parts = {"scores": self._score_part(context, maps)} if maps else {}
         if self.show != "scores":
-            parts["parameters"] = _parameters_by_block_part(_measure.importance_map.count_parameters_by_block(context.loaded.model))
+            parts["parameters"] = _parameters_by_block_part(_measure.importance_map.count_parameters_by_block(context.loaded))
         part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),

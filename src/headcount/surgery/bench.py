@@ -19,10 +19,8 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, on_device
-from headcount.runs.latency import MIN_ROUNDS, Speedup
+from headcount.runs.latency import BATCHES, LENGTHS, MIN_ROUNDS, Speedup
 from headcount.surgery.verify import gate_values_of_plan
-
-BATCHES, LENGTHS = (1, 8, 32), (32, 128)
 
 
 @dataclass(frozen=True, slots=True)

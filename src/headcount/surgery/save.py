@@ -95,7 +95,8 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     if isinstance(notes, str):
         raise ArtifactError(f"notes is a list of sentences; got a text, {notes!r:.40}. Write notes=[…]")
-    _check_not_part_of_cut_model(model, HeadMap.of(model))
+    heads = HeadMap.of(model)
+    _check_not_part_of_cut_model(model, heads)
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker_file=manifest.NAME) as fresh,
@@ -104,7 +105,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         write_weights(model, fresh, max_shard_size)
         unrestored_names = write_unrestored_tensors(model, fresh)
         write_tokenizer_card_and_manifest(
-            model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, unrestored_names=unrestored_names
+            model, fresh, heads, tokenizer=tokenizer, notes=notes, command=command, cost=cost, unrestored_names=unrestored_names
         )
     if push_to_hub is not None:
         _push_to_hub(target, push_to_hub)
@@ -146,9 +147,10 @@ def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> 
         ) from error
 
 
-def write_tokenizer_card_and_manifest(
+def write_tokenizer_card_and_manifest(  # noqa: PLR0913 - three arguments, the rest by name
     model: nn.Module,
     folder: Path,
+    heads: HeadMap,
     *,
     tokenizer: Any,
     notes: Sequence[str],
@@ -161,7 +163,6 @@ def write_tokenizer_card_and_manifest(
         _copy_tokenizer_files(Path(tokenizer), folder)
     elif tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    heads = HeadMap.of(model)
     listing = _build_manifest(model, heads, command, cost)
     listing.notes = list(notes)
     card = format_card(listing, config_builds_same_model(model, model.config, heads), unrestored_names)

@@ -32,7 +32,7 @@ from headcount.models.tiny.build import tiny_model
 from headcount.surgery.source import local_folder
 from headcount.testing.calls import join_rows
 from headcount.testing.fingerprint import require_unchanged
-from headcount.testing.laws import LawBroken
+from headcount.testing.laws import LawBroken, list_heads
 
 N_EXAMPLES = 8
 N_SENTENCES = 40
@@ -262,7 +262,7 @@ def check_pruner(pruner: str | Configurable) -> None:
             return hc.prune(model, task, method, size, protected=protected, repair=False)  # pyright: ignore
 
     pruned = prune_protecting()
-    n_left = len(hc.HeadMap.of(pruned.model))
+    n_left = len(list_heads(pruned.model))
     checks.require(n_left == len(heads) - len(pruned.plan.removed), "its plan is carried out", f"{n_left} heads are left")
     checks.require(size in (None, n_left), "it keeps exactly the heads that are asked for", f"{n_left} are left, {size} were asked for")
     again = prune_protecting()
@@ -272,7 +272,7 @@ def check_pruner(pruner: str | Configurable) -> None:
     protected = pruned.plan.removed[0]
     safe = prune_protecting(protected)
     checks.require(protected not in safe.plan.removed, "protected heads stay", f"{protected} was removed")
-    n_safe = len(hc.HeadMap.of(safe.model))
+    n_safe = len(list_heads(safe.model))
     checks.require(
         n_safe == size, "it keeps exactly the heads that are asked for", f"{n_safe} with a protected head, {size} were asked for"
     )

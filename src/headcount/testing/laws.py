@@ -95,6 +95,11 @@ class Subject:
         return TOLERANCE[lowest_float_dtype(self.model)]
 
 
+def list_heads(model: nn.Module) -> list[Head]:
+    """Returns the heads that a model has now."""
+    return list(HeadMap.of(model))
+
+
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise LawBroken(message)
@@ -269,7 +274,7 @@ def parameters_fall_as_predicted(subject: Subject) -> MeasuredDetail:
             f"{name}: {n_removed} parameters went, {count_removed_parameters(subject.heads, plan)} predicted",
         )
         remaining = [head for head in subject.heads if head not in plan.removed]
-        _require(list(HeadMap.of(small)) == remaining, f"{name}: the cut model does not show the heads that stay")
+        _require(list_heads(small) == remaining, f"{name}: the cut model does not show the heads that stay")
         total += n_removed
     return f"{total} parameters removed and predicted"
 
@@ -288,7 +293,7 @@ def cutting_twice_is_cutting_once(subject: Subject) -> MeasuredDetail:
     once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
     gap = largest_relative_difference(forward_outputs(twice, subject.batch), forward_outputs(once, subject.batch))
     _require(gap <= subject.tolerance, f"cutting twice differs from cutting once by {gap:.3g}")
-    _require(list(HeadMap.of(twice)) == list(HeadMap.of(once)), "cutting twice leaves other heads than cutting once")
+    _require(list_heads(twice) == list_heads(once), "cutting twice leaves other heads than cutting once")
     return f"difference {gap:.1e}"
 
 
@@ -355,7 +360,7 @@ def require_same_model(model: nn.Module, again: nn.Module, batch: Batch) -> None
     before, after = forward_outputs(model, batch), forward_outputs(again, batch)
     same = len(before) == len(after) and all(a.dtype == b.dtype and _equal_with_nan(a, b) for a, b in zip(before, after, strict=True))
     _require(same, "the output changed between save and load")
-    _require(HeadMap.of(model).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
+    _require(list_heads(model) == list_heads(again), "the addresses changed between save and load")
 
 
 def impossible_plans_raise(subject: Subject) -> MeasuredDetail:

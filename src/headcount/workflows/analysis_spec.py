@@ -10,7 +10,7 @@ from headcount.core.errors import OptionError
 from headcount.core.margin import Margin
 from headcount.core.options import convert_to_declared_types, option, options_of
 from headcount.pruning.recipe import Recipe
-from headcount.runs.latency import MIN_ROUNDS
+from headcount.runs.latency import BATCHES, MIN_ROUNDS
 
 DEFAULT_SHARES = (0.125, 0.25, 0.5)
 """The shares of heads whose nearest whole KV groups are pruned to, where no sizes are named."""
@@ -36,8 +36,20 @@ class BenchSizes:
                 raise OptionError(f"{name} must be whole numbers from 1 on; got none")
 
 
-COMPARED_SIZES = BenchSizes((1, 8, 32), (128,), MIN_ROUNDS)
+COMPARED_SIZES = BenchSizes(BATCHES, (128,))
 """What a comparison measures latency for, unless other sizes are named."""
+
+
+@dataclass(frozen=True)
+class ComparisonSpec:
+    """How much a comparison does, unless its caller says otherwise: pruners, sizes and seeds."""
+
+    methods: tuple[str, ...] = option(
+        ("surgeon", "gradient", "random"),
+        "Pruners or importances, with options in brackets: dsp(tau=2), or a grid of them: dsp(tau=1|10). Random is always there.",
+    )
+    keep: tuple[int | float | str, ...] = option(("12.5%", "25%", "50%", "75%"), "How many heads stay: numbers, or shares such as 10%.")
+    seeds: int = option(3, "Seeds of methods with chance in them.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,7 @@ class AnalysisSpec:
     profile_limit: int = option(256, "Sentences that head profiles are taken on.", minimum=1)
     max_map_length: int = option(32, "Tokens of the longest sentence whose attention is shown; 512 can be looked at.", minimum=2)
     recipe: Recipe = option(DEFAULT_RECIPE, "How methods that train do so.")
-    bench_sizes: BenchSizes = option(BenchSizes((1, 8, 32), (64,)), "What the latency of the kept model is measured for.")
+    bench_sizes: BenchSizes = option(BenchSizes(BATCHES, (64,)), "What the latency of the kept model is measured for.")
     seed: int = option(0, "The seed of everything drawn at random.", minimum=0)
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.describe import describe_run
 from headcount.runs.report.certificates import describe_size_tests, describe_smallest_margin, headline
+from headcount.runs.report.repeat import PruneCommand, format_prune_call
 from headcount.runs.report.write import write_report
 from headcount.runs.results import ChosenModel, PrunedModelRow, PrunedRecord, choose_model, choose_row_index_by_kept_count
 from headcount.runs.store import Run
@@ -93,6 +94,8 @@ class AnalysisJob:
     """Where the model comes from; its tokenizer is saved with the smaller one."""
     config: Mapping[str, Any] = field(default_factory=dict)
     watch: Watch | None = None
+    prune_command: PruneCommand = format_prune_call
+    """Says on the page how a pruned model is made again."""
 
     def progress(self, work: str, unit: str = "examples") -> Progress | None:
         """Returns the function that is called with the progress of a piece of work."""
@@ -279,7 +282,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         yield _describe_kept_model(job, pruning, rows[chosen.position], request, artifact)
         yield from _verify_saved_model(job, heads, pruning, artifact, small)
         yield _make_step(job, "bench", rows=pruning.latency_of(artifact))
-    path = write_report(run_folder)
+    path = write_report(run_folder, prune_command=job.prune_command)
     yield _make_step(job, "report", path=str(path), bytes=path.stat().st_size)
 
 

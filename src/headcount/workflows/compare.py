@@ -15,7 +15,7 @@ from headcount.behaviour.corpus import SENTENCES
 from headcount.core.arguments import check_arguments
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
-from headcount.core.errors import HeadcountError, OptionError, PlanError
+from headcount.core.errors import HeadcountError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head, HeadIndex
 from headcount.core.margin import Margin
@@ -35,7 +35,7 @@ from headcount.runs.latency import LatencyRow, unpack_latency
 from headcount.runs.results import COMPARISON, ChosenModel, PrunedModelRow, PrunedRecord, choose_model, choose_row_index_by_kept_count
 from headcount.runs.store import Run
 from headcount.surgery.cut import cut
-from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
+from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes, ComparisonSpec
 from headcount.workflows.grid import (
     Grid,
     GridPoint,
@@ -48,9 +48,6 @@ from headcount.workflows.inputs import TextsForRoles, corpus_or_reason, open_inp
 from headcount.workflows.latency import CutModel, time_models
 from headcount.workflows.prune import Pruning, build_grid, prune_all
 from headcount.workflows.remaining_roles import FamilyChange, FamilyTest, measure_dense_roles, measure_remaining_roles
-
-DEFAULT_METHODS = ("surgeon", "gradient", "random")
-DEFAULT_SHARES = ("12.5%", "25%", "50%", "75%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +136,9 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     data: Task | str | None = None,
     *,
     out: str | Path,
-    methods: Sequence[str | Pruner] = DEFAULT_METHODS,
-    keep: Sequence[int | float | str] = DEFAULT_SHARES,
-    seeds: int = 3,
+    methods: Sequence[str | Pruner] = ComparisonSpec.methods,
+    keep: Sequence[int | float | str] = ComparisonSpec.keep,
+    seeds: int = ComparisonSpec.seeds,
     margin: str | Margin | None = None,
     plan: Plan | str | Path | None = None,
     bench: bool = False,
@@ -150,13 +147,13 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     keep_models: bool = False,
     text: TextsForRoles = None,
     definition: str = DEFAULT_DEFINITION,
-    kinds: str | Iterable[str] = (),
+    kinds: str | Iterable[str] = PruneSpec.kinds,
     protected: str | Head | Iterable[str | Head] = (),
-    floor: int = 0,
-    unit: Literal["kv_group", "even"] = "kv_group",
-    ablation: PruningAblation = "zero",
-    repair: bool | None = None,
-    recover: Length | None = None,
+    floor: int = Budget.floor,
+    unit: Literal["kv_group", "even"] = Budget.unit,
+    ablation: PruningAblation = PruneSpec.ablation,
+    repair: bool | None = PruneSpec.repair,
+    recover: Length | None = PruneSpec.recover,
     recipe: Recipe | None = None,
     tokenizer: Any = None,
     limit: int | None = None,
@@ -228,9 +225,12 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         seed=seed,
     )
     budgets = [Budget(keep=size) for size in keep]
+    parsed_plan = None if plan is None else Plan.parse(plan)
+    removed = () if parsed_plan is None else parsed_plan.list_removed()
     inputs = open_inputs(model, data, tokenizer, seed=seed, limit=limit, batch_size=batch_size)
     heads = HeadMap.of(inputs.model)
-    removed = () if plan is None else _heads_removed_by_plan(plan, heads)
+    if parsed_plan is not None:
+        parsed_plan.check(heads)
     n_free = sum(block.n_heads for block in heads.blocks if not template.kinds or block.kind in template.kinds)
     keeps = [budget.heads(n_free) for budget in budgets]
     specs = build_comparison_requests(pruners, keeps, seeds, template, heads, removed_by_plan=removed)
@@ -268,15 +268,6 @@ def compare(  # noqa: PLR0913 - every argument is explicit
                 lambda work, unit: nullcontext(begin(work, unit)),
             )
         )
-
-
-def _heads_removed_by_plan(plan: Plan | str | Path, heads: HeadIndex) -> tuple[str, ...]:
-    """Returns the heads that a plan removes; raises PlanError where it removes none, or a cut of the model cannot carry it out."""
-    read = plan if isinstance(plan, Plan) else Plan.read(plan)
-    read.check(heads)
-    if not read.removed:
-        raise PlanError("the plan removes no head; name one that does")
-    return tuple(map(str, read.removed))
 
 
 def build_comparison_requests(
@@ -374,7 +365,16 @@ def _measure_latency(job: ComparisonJob, grid: Grid) -> list[LatencyRow]:
             plans = {point.method: Plan.removing(sorted(set(grid.heads) - point.survivors[0])) for point in points}
             cut_models = [CutModel(method, plan, cut(pruning.model, plan)) for method, plan in plans.items()]
             timed += [
-                time_models(pruning.run, f"{n_kept} heads", pruning.model, cut_models, batch=batch, length=length, rounds=sizes.rounds)
+                time_models(
+                    pruning.run,
+                    f"{n_kept} heads",
+                    pruning.model,
+                    cut_models,
+                    heads=pruning.heads,
+                    batch=batch,
+                    length=length,
+                    rounds=sizes.rounds,
+                )
                 for batch in sizes.batches
                 for length in sizes.lengths
             ]

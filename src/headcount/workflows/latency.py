@@ -28,14 +28,14 @@ class CutModel:
     model: nn.Module
 
 
-def time_models(
-    run: Run, artifact_name: str, model: nn.Module, cut_models: Sequence[CutModel], *, batch: int, length: int, rounds: int
+def time_models(  # noqa: PLR0913 - four arguments, the rest by name
+    run: Run, artifact_name: str, model: nn.Module, cut_models: Sequence[CutModel], *, heads: HeadMap, batch: int, length: int, rounds: int
 ) -> Artifact:
     """Returns the seconds of a pass of the dense model and of cut ones in every round, from the run if this machine has measured them.
 
     A length beyond the positions of the model is replaced by their number. `headcount.runs.latency.unpack_latency` reads the artifact.
     """
-    dense, heads = unwrap(model), HeadMap.of(model)
+    dense = unwrap(model)
     positions = n_positions(dense)
     length = length if positions is None else min(length, positions)
     models: dict[str, nn.Module] = {DENSE: dense}

@@ -141,7 +141,7 @@ class Pruning:
         folder = self.run.folder / WORK / key.digest[:24]
         pruned = self._find_choice_for_scratch(spec)
         if pruned is None:
-            pruned = prune_by_spec(self.model, self.task, spec, folder=folder, progress=progress, shared=self._shared)
+            pruned = prune_by_spec(self.model, self.task, spec, heads=self.heads, folder=folder, progress=progress, shared=self._shared)
         if spec.scratch_recipe is not None:
             model, trained = train_from_scratch(
                 self.model, pruned.plan, self.task, spec.scratch_recipe, seed=spec.seed, folder=folder / "scratch", progress=progress
@@ -228,7 +228,7 @@ class Pruning:
         if record.changed_weights or spec.scratch is not None:
             return False
         plan = Plan.removing(record.removed, protected=spec.limits.protected)
-        pruned = rebuild(self.model, self.task, spec, plan, record.gates)
+        pruned = rebuild(self.model, self.task, spec, plan, record.gates, heads=self.heads)
         self._save_model(artifact.key, spec, pruned, unpack_pruned_evaluation(artifact))
         return True
 

@@ -43,7 +43,7 @@ class FamilyTest:
 
     def key_of_roles(self, pruning: Pruning, model_name: str, model_digest: str) -> ArtifactKey:
         """Returns the key of the roles of a pruned model, by the name and digest of its artifact."""
-        data = fingerprint_data(pruning.model, self.corpus, self.spec)
+        data = fingerprint_data(pruning.model, self.corpus, self.spec, pruning.heads)
         return ArtifactKey(KIND, model_name, {**pruning.base_key, "pruned": model_digest, **self.spec.to_dict(), "text": data})
 
 

@@ -10,6 +10,7 @@ from headcount.behaviour.spec import RoleSpec
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.role_table import RoleTable
 from headcount.data.stream import Progress, Reading, broadcast_from_first, fingerprint
+from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, rounding_provenance
 from headcount.runs.artifacts import ArtifactKey
@@ -35,7 +36,7 @@ def roles_into(
         raise DataError("a run cannot tell whether patterns of your own have changed, so it does not store them; test them without a run")
     if not broadcast_from_first(run is not None):
         return measure_roles(model, corpus, spec, progress=progress)
-    data = fingerprint_data(model, corpus, spec)
+    data = fingerprint_data(model, corpus, spec, HeadMap.of(model))
     parts = {**model_key(unwrap(model)), **spec.to_dict(), "data": data, "refused": dict(corpus.refused), "best head": "by halves"}
     key, origin = ArtifactKey(KIND, "roles", parts), rounding_provenance()
     artifact = run.find(key) if run is not None else None

@@ -13,6 +13,7 @@ import pytest
 from contract import check
 from kit import MADE, heads_of, make_run, request
 
+from headcount.app.console.words import prune_command
 from headcount.core.budget import Budget
 from headcount.core.certificate import Certificate, certify_task
 from headcount.core.certificate_file import write_certificate
@@ -232,8 +233,8 @@ def test_speed_is_told_with_its_doubts() -> None:
 
 
 def test_the_command_of_a_point_names_all_that_was_asked(tmp_path: Path) -> None:
+    from headcount.app.console.words import prune_command
     from headcount.runs.artifacts import Artifact
-    from headcount.runs.report.commands import prune_command
 
     run = make_run(tmp_path / "run", text="a name; rm -rf /")
     spec = PruneSpec.of("rank(by=fisher;again=true)", 6, seed=3, repair=False, recover=2.0, floor=1, unit="even", kinds=["cross"])
@@ -296,7 +297,7 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
         led.register_results(*(led.commit(*pack_pruned(run, messages, heads_of()[4:]), provenance={}) for messages in (free, spares)))
-    curves = collect_report(run).report["runs"][0]["curves"]
+    curves = collect_report(run, prune_command=prune_command).report["runs"][0]["curves"]
     assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
     table = (run.folder / "curves.csv").read_text()
     assert table.count(",L0H1+L1H3,") == 1
@@ -311,7 +312,7 @@ def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
         led.register_results(
             *(led.commit(*pack_pruned(run, messages, heads_of()[4:]), provenance={}) for messages in (plain, floored, even))
         )
-    curves = collect_report(run).report["runs"][0]["curves"]
+    curves = collect_report(run, prune_command=prune_command).report["runs"][0]["curves"]
     assert sorted(point["method"] for point in curves["points"]) == sorted(curves["commands"])
 
 

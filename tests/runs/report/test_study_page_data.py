@@ -12,6 +12,7 @@ from contract import check
 from kit import make_run
 from study_pages import DRAWN, LONG, PAPER, PLAIN, PUBLISHED, ROWS, make_studied_run
 
+from headcount.app.console.missing_figures import find_missing_figures
 from headcount.core.figure import Figure
 from headcount.core.study_result import StudyResult
 from headcount.runs.artifacts import ArtifactKey, safe_name
@@ -102,7 +103,7 @@ def test_all_figures_are_written_from_the_data(run: Run, tmp_path: Path) -> None
     for name, figure in expected.items():
         assert (tmp_path / f"{name}.svg").read_bytes() == draw_figure(figure, "svg")
         assert (tmp_path / f"{name}.pdf").read_bytes() == draw_figure(figure, "pdf")
-    missing = {figure.name: figure for figure in figure_files.missing}
+    missing = {figure.name: figure for figure in find_missing_figures(run, figure_files.data)}
     assert set(missing) == {"curves", "cost", "roles", "study kept", "michel2019 M2", "michel2019 M10"}
     assert missing["michel2019 M2"].reason == "needs --other-task TASK" and missing["michel2019 M2"].command.endswith("--only M2")
     assert missing["study kept"].command == "" and missing["curves"].command.startswith("headcount compare ")
@@ -116,8 +117,9 @@ def test_the_title_of_a_figure_does_not_end_its_alt_text_early() -> None:
 
 
 def test_a_run_without_studies_says_so(tmp_path: Path) -> None:
-    figure_files = write_figures_with_matplotlib(make_run(tmp_path / "run", n=20, kinds=("roles",)), tmp_path / "figures")
-    missing = {figure.name: figure for figure in figure_files.missing}
+    run = make_run(tmp_path / "run", n=20, kinds=("roles",))
+    figure_files = write_figures_with_matplotlib(run, tmp_path / "figures")
+    missing = {figure.name: figure for figure in find_missing_figures(run, figure_files.data)}
     assert {"head maps", "curves", "cost", "studies", "papers"} <= set(missing) and "roles" not in missing
     assert missing["studies"].command.startswith("headcount study NAME ") and str(tmp_path / "run") in missing["papers"].command
 

@@ -10,7 +10,7 @@ from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions
 from headcount.app.console.options import parse_numbers
 from headcount.app.console.session import Session
-from headcount.runs.latency import MIN_ROUNDS
+from headcount.runs.latency import BATCHES, LENGTHS, MIN_ROUNDS
 
 ModelsOrRun = Annotated[
     list[str],
@@ -23,14 +23,15 @@ LengthsInTokens = Annotated[str, typer.Option("--lengths", metavar="N,…", help
 NumberOfRounds = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="How often each is measured; an interval of the speed-up needs 15.")
 ]
+DEFAULT_BATCHES, DEFAULT_LENGTHS = (",".join(map(str, numbers)) for numbers in (BATCHES, LENGTHS))
 
 
 @command
 def run(
     session: Session,
     targets: ModelsOrRun,
-    batches: BatchSizes = "1,8,32",
-    lengths: LengthsInTokens = "32,128",
+    batches: BatchSizes = DEFAULT_BATCHES,
+    lengths: LengthsInTokens = DEFAULT_LENGTHS,
     rounds: NumberOfRounds = MIN_ROUNDS,
     loading: ModelOptions = DEFAULT_LOADING,
 ) -> None:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.comparison import DEFAULT_MEASURE, MeasureOptions
 from headcount.app.console.inputs import ModelAndTaskOptions, NewHead, RunOptions
-from headcount.app.console.pruning import DEFAULT_PRUNING, MarginText, PlanMadeElsewhere, PruningOptions
+from headcount.app.console.pruning import DEFAULT_PRUNING, MarginText, PlanMadeElsewhere, PruningOptions, build_options_class
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.core.margin import Margin
-
-PrunerNames = Annotated[
-    str,
-    typer.Option(
-        "--methods",
-        metavar="NAME,…",
-        help="Pruners or importances, with options in brackets: dsp(tau=2), or a grid of them: dsp(tau=1|10). Random is always there. "
-        "By default surgeon, gradient and random.",
-        show_default=False,
-    ),
-]
-KeptSizes = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 10%,25%,50%,75%.")]
-NumberOfSeeds = Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds of methods with chance in them.")]
+from headcount.workflows.analysis_spec import ComparisonSpec
 
 
+class AmountOptions(build_options_class("AmountOptions", {ComparisonSpec: ("methods", "keep", "seeds")})):
+    """Which methods are compared, at which sizes, how often."""
+
+
+DEFAULT_AMOUNT = AmountOptions()
 DEFAULT_FOLDER = RunOptions()
 
 
@@ -35,9 +26,7 @@ DEFAULT_FOLDER = RunOptions()
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    methods: PrunerNames = "surgeon,gradient,random",
-    keep: KeptSizes = "12.5%,25%,50%,75%",
-    seeds: NumberOfSeeds = 3,
+    amount: AmountOptions = DEFAULT_AMOUNT,
     margin: MarginText = None,
     run_options: RunOptions = DEFAULT_FOLDER,
     pruning: PruningOptions = DEFAULT_PRUNING,
@@ -53,4 +42,5 @@ def run(
     with open_run(session, run_options) as run_folder:
         from headcount.app.jobs.compare import compare_pruners
 
-        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan_file=plan)
+        sizes = (amount.methods, amount.keep, amount.seeds)
+        compare_pruners(session, data, *sizes, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan_file=plan)

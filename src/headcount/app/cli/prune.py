@@ -22,6 +22,7 @@ from headcount.app.console.pruning import (
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import ExitCode, Session
 from headcount.core.margin import Margin
+from headcount.pruning.spec import DEFAULT_METHOD
 
 PrunerText = Annotated[
     str | None,
@@ -63,7 +64,8 @@ def run(
     parsed = None if margin is None else Margin.parse(margin)
     if plan is not None and (method is not None or option or size.has_size):
         raise typer.BadParameter("--plan says which heads go; leave --method, --option and the size out")
-    method_text = add_method_options(method or "surgeon", parse_named_values(option, "--option"))
+    method_options = parse_named_values(option, "--option")
+    method_text = add_method_options(method or DEFAULT_METHOD, method_options) if plan is None else None
     seed = data.seed if method_seed is None else method_seed
     with open_run(session, RunOptions(out)) as run_folder:
         from headcount.app.jobs.prune import prune_model

@@ -56,16 +56,16 @@ def run(
     data: ModelAndTaskOptions,
     by: ImportanceNames = "gradient",
     run_options: RunOptions = DEFAULT_FOLDER,
-    split_name: SplitText = "calibration",
-    normalise: NormaliseText = "published",
+    split_name: SplitText = ScoreSettings.split,
+    normalise: NormaliseText = ScoreSettings.normalise,
     lowest: NumberOfLowestUnits = None,
     tolerance: ToleranceText = TOLERANCE,
     level: ConfidenceLevel = 0.95,
     stability: ShowStability = False,
-    adaptive: NumberOfUnitsToRace = None,
+    adaptive: NumberOfUnitsToRace = ScoreSettings.adaptive,
     all_heads: AllHeads = False,
-    checkpointing: Checkpointing = False,
-    generate: Generate = False,
+    checkpointing: Checkpointing = ScoreSettings.checkpointing,
+    generate: Generate = ScoreSettings.generate,
 ) -> None:
     """Score every head on a task: heat map, ranking with intervals; with ablation also what removing each head alone costs at most."""
     parsed_tolerance = Tolerance.parse(tolerance)

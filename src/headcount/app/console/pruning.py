@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +13,17 @@ import typer
 from headcount.app.console.format import format_rounding_warning
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
-from headcount.core.budget import Budget
-from headcount.core.errors import PlanError
+from headcount.core.budget import LIMITS, Budget
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
-from headcount.core.options import Bounds, help_and_bounds_of_fields
+from headcount.core.options import Bounds, Option, options_of
 from headcount.core.plan import Plan
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from headcount.core.evaluation import Evaluation
     from headcount.core.sizes import SizeTest
     from headcount.models.head_map import HeadMap
@@ -31,40 +32,32 @@ if TYPE_CHECKING:
 
 METAVARS = {
     "keep": "K",
-    "by": "NAME,…",
-    "methods": "NAME,…",
     "latency": "MS",
-    "kinds": "KIND,…",
+    "kinds": "KIND",
     "protected": "L0H3,…",
     "recover": "LENGTH",
     "scratch": "LENGTH",
     "margin": "M",
 }
-"""What stands for a value in the help of an option, where its type says too little."""
-TYPES: dict[str, Any] = {"repair": bool | None, "parameters": int | None, "kv_bytes": int | None, "latency": float | None}
-TYPES |= {"steps": int | None, "epochs": float | None, "verdict_limit": int | None, "comparison_limit": int | None}
-TYPES |= dict.fromkeys(("floor", "train_batch", "seeds", "score_limit", "max_map_length"), int)
-TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), float)
-"""What typer reads of an option; all others are text."""
+"""What stands for a value in the help of an option, or for an entry of a list, where its type says too little."""
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
 
 
-def annotate_as_typer_option(declaring_class: type, field_name: str) -> Any:
-    """Returns the annotation of the command-line option that sets a declared field: its flag, help and range come from the declaration."""
-    text, bounds = help_and_bounds_of_fields(declaring_class)[field_name]
-    flag = f"--{field_name.replace('_', '-')}"
-    kind = TYPES.get(field_name, str | None if _command_line_default(declaring_class, field_name) is None else str)
+def annotate_as_typer_option(declared: Option) -> Any:
+    """Returns the annotation of the command-line option that sets a declared field: its flag, type, help and range come from the declaration."""
+    text, kind, default = declared.help, declared.plain_type, _command_line_default(declared)
+    flag = f"--{declared.name.replace('_', '-')}"
     limits: dict[str, Any] = {}
-    if kind not in (str, str | None, bool | None):
-        limits = {"min": bounds.minimum, "max": bounds.maximum, "callback": _make_bounds_check(bounds)}
-    if field_name in ("parameters", "kv_bytes", "latency"):
-        text = f"Instead of --keep: {MILLISECONDS if field_name == 'latency' else text[0].lower() + text[1:]}"
-    flags = f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag
-    metavar = METAVARS.get(field_name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
-    default = _command_line_default(declaring_class, field_name)
+    if kind in (int, float):
+        limits = {"min": declared.bounds.minimum, "max": declared.bounds.maximum, "callback": _make_bounds_check(declared.bounds)}
+    if declared.name in LIMITS:
+        text = f"Instead of --keep: {MILLISECONDS if declared.name == 'latency' else text[0].lower() + text[1:]}"
+    flags = f"{flag}/--no-{flag[2:]}" if declared.is_flag else flag
+    word = METAVARS.get(declared.name) or (None if declared.is_flag else {int: "N", float: "X"}.get(kind, "NAME"))
+    metavar = f"{word},…" if declared.is_list else word
     show_default: Any = default.replace(",", ", ") if isinstance(default, str) and "," in default else True  # a line breaks at spaces only
     option = typer.Option(flags, help=text, metavar=metavar, show_default=show_default, **limits)
-    return Annotated[kind, option]  # pyright: ignore[reportInvalidTypeForm]
+    return Annotated[kind | None if default is None else kind, option]
 
 
 def _make_bounds_check(bounds: Bounds) -> Callable[[float | None], float | None]:
@@ -78,17 +71,18 @@ def _make_bounds_check(bounds: Bounds) -> Callable[[float | None], float | None]
     return check
 
 
-def _command_line_default(declaring_class: type, field_name: str) -> Any:
+def _command_line_default(declared: Option) -> Any:
     """Returns the default of a declared field as an option has it: a list is a text with commas, and an empty one is None."""
-    default = next(field.default for field in fields(declaring_class) if field.name == field_name)
+    default = declared.default
     return ",".join(map(str, default)) or None if isinstance(default, tuple | frozenset) else default
 
 
 def build_options_class(class_name: str, field_names_by_class: dict[type, Sequence[str]]) -> Any:
     """Returns a NamedTuple whose fields are the options that set declared fields, by the class that declares them."""
-    entries = {field: owner for owner, group in field_names_by_class.items() for field in group}
-    group = namedtuple(class_name, list(entries), defaults=[_command_line_default(owner, field) for field, owner in entries.items()])
-    group.__annotations__ = {field: annotate_as_typer_option(owner, field) for field, owner in entries.items()}
+    declared = {owner: {option.name: option for option in options_of(owner)} for owner in field_names_by_class}
+    options = [declared[owner][name] for owner, names in field_names_by_class.items() for name in names]
+    group = namedtuple(class_name, [option.name for option in options], defaults=map(_command_line_default, options))
+    group.__annotations__ = {option.name: annotate_as_typer_option(option) for option in options}
     return group
 
 
@@ -147,13 +141,13 @@ RECIPE = (*TRAINING, "warmup", "decay", "distil")
 class PruningOptions(build_options_class("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
     """What is done to the heads that a method chooses, and how it trains: the options of all commands that prune."""
 
-    def build_spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
-        """Returns the request for a method and a size."""
+    def build_spec(self, method: str | Pruner | None, size: Budget, *, seed: int, plan: Plan | None = None) -> PruneSpec:
+        """Returns the request for a method and a size, or for a plan made elsewhere."""
         budget = replace(
             size, floor=self.floor, unit=self.unit, protected=frozenset(map(Head.parse, split_at_commas(self.protected or "")))
         )
         stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention_kinds}
-        return PruneSpec.of(method, budget, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
+        return PruneSpec.of(method, budget, plan=plan, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
 
     def check_new_head_gets_trained(self, methods: Sequence[str | Pruner]) -> None:
         """Raises BadParameter where a new head would stay untrained after pruning by one of some methods."""
@@ -181,27 +175,18 @@ PlanMadeElsewhere = Annotated[
 ]
 
 
-def read_removed_heads(
-    session: Session, plan_file: Path, heads: HeadMap, weights_hash: str, *, gated_only: bool = False
-) -> tuple[str, ...]:
-    """Returns the heads that a plan in a file removes from a model; notes if the plan was made for other weights.
+def check_plan(session: Session, plan: Plan, model: nn.Module, heads: HeadMap) -> None:
+    """Raises PlanError unless a cut of a model can carry a plan out; notes if the plan was made for other weights."""
+    plan.check(heads)
+    note_other_weights(session, plan, model)
 
-    With `gated_only` the heads are gated alone, so that a cut need not be able to carry the plan out.
 
-    Raises:
-        PlanError: the plan is for a model of another shape, or a cut cannot carry it out.
-        ArtifactError: the file holds no plan, or is damaged.
-    """
-    plan = Plan.read(plan_file)
-    if gated_only:
-        plan.check_model(heads)
-    else:
-        plan.check(heads)
-    if not plan.removed:
-        raise PlanError(f"{plan_file} removes no head; name a plan that does")
-    if plan.model_identity is not None and plan.model_identity.weights not in ("", weights_hash):
-        session.write_note(f"{plan_file} was made for other weights than these, of a model of the same shape")
-    return tuple(map(str, plan.removed))
+def note_other_weights(session: Session, plan: Plan, model: nn.Module) -> None:
+    """Says where a plan was made for other weights than those of a model."""
+    from headcount.models.provenance import weight_hash  # imports torch, which help texts do without
+
+    if plan.model_identity is not None and plan.model_identity.weights not in ("", weight_hash(model)):
+        session.write_note("the plan was made for other weights than these, of a model of the same shape")
 
 
 DEFAULT_PRUNING = PruningOptions()

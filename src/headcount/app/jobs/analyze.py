@@ -10,6 +10,7 @@ from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import note_expected_duration, note_statistical_power, open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
+from headcount.app.console.words import prune_command
 from headcount.core.files import absolute_path_if_exists
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.runs.store import Run
@@ -56,6 +57,7 @@ def analyze_model(
         folder=folder,
         config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
         watch=session.begin_counted_work,
+        prune_command=prune_command,
     )
     records = run_and_print_steps(session, job, run)
     session.write_json({"out": str(run.folder), "steps": records})

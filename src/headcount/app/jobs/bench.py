@@ -10,9 +10,9 @@ from typing import NamedTuple
 from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.session import Session
+from headcount.app.console.words import prune_command
 from headcount.core.errors import ArtifactError
 from headcount.core.files import is_file, model_path_or_name
-from headcount.runs.report.commands import prune_command
 from headcount.runs.report.plain import format_speed
 from headcount.runs.results import PRUNED
 from headcount.runs.store import Run

@@ -20,17 +20,16 @@ from headcount.app.console.models import (
     set_run_description,
 )
 from headcount.app.console.options import split_at_commas
-from headcount.app.console.pruning import PruningOptions, parse_kept_head_count, read_removed_heads, split_methods
+from headcount.app.console.pruning import PruningOptions, check_plan, parse_kept_head_count, split_methods
 from headcount.app.console.session import Session
+from headcount.app.console.words import task_words
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.data.task import Task
-from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
-from headcount.runs.report.commands import task_words
 from headcount.runs.store import Run
 from headcount.workflows.compare import ComparisonJob, build_comparison_requests, run_comparison
 from headcount.workflows.estimate import estimate_pruning_seconds
@@ -58,11 +57,12 @@ def compare_pruners(
     Definition.parse(measure.definition or DEFAULT_DEFINITION)
     if new_head:
         options.check_new_head_gets_trained(pruners)
-    if plan_file is not None:
-        Plan.read(plan_file)
+    plan = None if plan_file is None else Plan.read(plan_file)
     model, heads, model_folder = open_task_model(session, data, new_head=new_head)
     keeps = [parse_kept_head_count(text, heads, options.attention_kinds) for text in split_at_commas(kept_sizes)]
-    removed = () if plan_file is None else read_removed_heads(session, plan_file, heads, weight_hash(model))
+    if plan is not None:
+        check_plan(session, plan, model, heads)
+    removed = () if plan is None else plan.list_removed()
     specs = build_comparison_requests(pruners, keeps, n_seeds, template, heads, removed_by_plan=removed, has_untrained_head=new_head)
     for spec in specs:
         check_request(spec, model, heads)

@@ -14,6 +14,7 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
+from headcount.app.console.words import prune_command
 from headcount.app.jobs.analyze import run_and_print_steps
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
@@ -99,6 +100,7 @@ def _analyze_embedded(
             folder=folder,
             config={"opened": {"task": TASKS[model_name], "task_option": [f"size={size}"], "seed": seed}},
             watch=session.begin_counted_work,
+            prune_command=prune_command,
         )
         return run_and_print_steps(session, job, run, line_prefix=f"{model_name:<10} ")
 

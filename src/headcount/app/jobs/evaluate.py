@@ -12,7 +12,7 @@ from headcount.app.console.format import format_interval_ends, format_p_value
 from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
-from headcount.app.console.pruning import read_removed_heads
+from headcount.app.console.pruning import note_other_weights
 from headcount.app.console.session import Session
 from headcount.core.errors import unknown_name_error
 from headcount.core.evaluation import Evaluation, PairedDifference, loss_and_metric_of_pruned_minus_dense
@@ -20,8 +20,6 @@ from headcount.core.plan import Plan
 from headcount.data.mask import mask
 from headcount.data.task import SPLITS
 from headcount.data.task import Split as SplitName
-from headcount.models.head_map import HeadMap
-from headcount.models.provenance import weight_hash
 from headcount.runs.store import Run
 from headcount.workflows.evaluate import evaluate_into
 
@@ -39,10 +37,11 @@ def evaluate_model(
         raise typer.BadParameter("--plan and --heads both say which heads go; leave one out")
     if split_name not in SPLITS:
         raise unknown_name_error("split", split_name, SPLITS)
-    if plan_file is not None:
-        Plan.read(plan_file)
+    plan = Plan.removing(split_at_commas(head_list or "")) if plan_file is None else Plan.read(plan_file)
+    removed = () if plan_file is None and head_list is None else plan.list_removed()
     model, head_map, model_folder = open_task_model(session, data)
-    removed = _read_heads_to_gate(session, plan_file, head_list, head_map, model)
+    plan.check_model(head_map)  # heads that are gated alone need not be cut
+    note_other_weights(session, plan, model)
     if run is not None:
         set_run_description(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})
     task, which = open_named_task(session, data, model, model_folder), cast(SplitName, split_name)
@@ -64,15 +63,6 @@ def evaluate_model(
             "changes": {name: asdict(change) for name, change in changes.items()},
         }
     session.write_json(content)
-
-
-def _read_heads_to_gate(session: Session, plan_file: Path | None, head_list: str | None, head_map: HeadMap, model: Any) -> tuple[str, ...]:
-    """Returns the heads that go; heads that are gated alone need not be cut."""
-    if plan_file is not None:
-        return read_removed_heads(session, plan_file, head_map, weight_hash(model), gated_only=True)
-    named = Plan.removing(split_at_commas(head_list or ""))
-    named.check_model(head_map)
-    return tuple(map(str, named.removed))
 
 
 def _evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import astuple
 
 from headcount.app.cli.paper import PaperRequest
 from headcount.app.cli.study import Request
-from headcount.app.console.format import format_duration, format_training
-from headcount.app.console.models import check_can_get_new_head
+from headcount.app.console.format import format_duration
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
-from headcount.app.jobs.study import ConsoleSources
+from headcount.app.jobs.study import make_study_context
 from headcount.core.errors import HeadcountError
 from headcount.core.study_result import StudyResult
 from headcount.runs.store import Run
@@ -28,30 +26,17 @@ INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained"
 
 def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
     """Lists the experiments of a paper with what each needs, and runs none."""
-    items = choose_items(list_items(paper, _make_study_context(session, request, None)), split_at_commas(request.only or ""))
+    items = choose_items(list_items(paper, _make_paper_context(session, request, None)), split_at_commas(request.only or ""))
     _print_items(session, items)
     rows = [{"id": item.id, "part": item.part, "title": item.title, "state": describe_item_state(item)} for item in items]
     session.write_json({"paper": paper.name, "items": rows})
 
 
-def _make_study_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
-    data = request.common
-    if request.new_head:
-        check_can_get_new_head(data)
-    source_request = Request(common=data, text=request.text, embedded=request.embedded, parser=request.parser)
-    return StudyContext(
-        ConsoleSources(session, data, source_request),
-        model=data.model,
-        new_head=request.new_head,
-        run=run,
-        seed=data.seed,
-        command=session.command,
-        progress=session.progress,
-        note=session.write_note,
-        note_training=lambda estimate: session.write_note(format_training(*astuple(estimate))),
-        limit=data.limit,
-        batch_size=data.examples_per_batch,
+def _make_paper_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
+    study_request = Request(
+        common=request.common, text=request.text, embedded=request.embedded, parser=request.parser, new_head=request.new_head
     )
+    return make_study_context(session, study_request, run)
 
 
 def _print_items(session: Session, items: Sequence[Item]) -> None:
@@ -62,7 +47,7 @@ def _print_items(session: Session, items: Sequence[Item]) -> None:
 
 def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
     """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
-    context = _make_study_context(session, request, run)
+    context = _make_paper_context(session, request, run)
     all_items = list_items(paper, context)
     items = choose_items(all_items, split_at_commas(request.only or ""))
     check_items(items, context, describe_item_state)

@@ -21,30 +21,27 @@ from headcount.app.console.models import (
 from headcount.app.console.pruning import (
     PruningOptions,
     SizeOptions,
+    check_plan,
     parse_kept_head_count,
-    read_removed_heads,
     show_pruned_rows,
     show_size_tests,
     show_surviving_heads,
 )
 from headcount.app.console.session import ExitCode, Session
-from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.core.sizes import SizeTest, smallest_certified
-from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
 from headcount.pruning.certified import list_kept_counts_to_test
-from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
-from headcount.pruning.spec import PruneSpec
+from headcount.pruning.spec import DEFAULT_METHOD, PruneSpec
 from headcount.runs.artifacts import Artifact
+from headcount.runs.latency import BATCHES, LENGTHS
 from headcount.runs.report.bench import Time
 from headcount.runs.report.certificates import describe_smallest_margin, describe_verdict, headline
 from headcount.runs.report.plain import format_speed
 from headcount.runs.store import Run
-from headcount.surgery.bench import BATCHES, LENGTHS
 from headcount.workflows.analysis_spec import BenchSizes
 from headcount.workflows.estimate import estimate_pruning_seconds
 from headcount.workflows.prune import Pruning, estimate_training, prune_until_a_size_fails
@@ -53,7 +50,7 @@ from headcount.workflows.prune import Pruning, estimate_training, prune_until_a_
 def prune_model(
     session: Session,
     data: ModelAndTaskOptions,
-    method: str,
+    method: str | None,
     size: SizeOptions,
     options: PruningOptions,
     run: Run | None,
@@ -65,20 +62,15 @@ def prune_model(
     plan_file: Path | None = None,
 ) -> ExitCode:
     """Prunes a model in a run folder, and prints the smaller one against the dense one; 1 where no size is certified, else 0."""
-    pruner, spec = Pruner.parse(method) if plan_file is None else PlanPruner(), None
-    margin_decides = margin is not None and plan_file is None and not size.has_size and not pruner.sizing_option_text
-    if plan_file is None:
-        spec = options.build_spec(pruner, size.provisional_budget(pruner.sizing_option_text, has_margin=margin is not None), seed=seed)
-    else:
-        Plan.read(plan_file)
+    plan = None if plan_file is None else Plan.read(plan_file)
+    sizing_option = "--plan" if plan is not None else Pruner.parse(method or DEFAULT_METHOD).sizing_option_text
+    margin_decides = margin is not None and not size.has_size and not sizing_option
+    spec = options.build_spec(method, size.provisional_budget(sizing_option, has_margin=margin is not None), seed=seed, plan=plan)
     if new_head:
-        options.check_new_head_gets_trained([pruner])
+        options.check_new_head_gets_trained([spec.method])
     model, heads, folder = open_task_model(session, data, new_head=new_head)
-    if spec is None:
-        assert plan_file is not None
-        spec = options.build_spec(
-            PlanPruner(removed=read_removed_heads(session, plan_file, heads, weight_hash(model))), Budget(), seed=seed
-        )
+    if plan is not None:
+        check_plan(session, plan, model, heads)
     if size.keep is not None:
         spec = spec.resized(parse_kept_head_count(size.keep, heads, options.attention_kinds))
     sizes = list_kept_counts_to_test(spec, model, heads) if margin_decides else []

@@ -10,11 +10,11 @@ from headcount.app.console.corpus import open_corpus
 from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_task_model, set_run_description
 from headcount.app.console.session import Session
+from headcount.app.console.words import task_words
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.definition import Definition
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
-from headcount.runs.report.commands import task_words
 from headcount.runs.store import Run
 from headcount.workflows.roles import roles_into
 

@@ -39,14 +39,12 @@ def resolve_model_and_task_options(request: Request) -> ModelAndTaskOptions:
     return ModelAndTaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
 
 
-def run_study_command(session: Session, study: Study, request: Request, run: Run | None) -> None:
-    """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
-    if study.info.needs & {"run", "comparison"} and run is None:
-        raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
+def make_study_context(session: Session, request: Request, run: Run | None) -> StudyContext:
+    """Returns what a study works on, as a command line names it."""
     data = resolve_model_and_task_options(request)
     if request.new_head:
         check_can_get_new_head(data)
-    context = StudyContext(
+    return StudyContext(
         ConsoleSources(session, data, request),
         model=data.model or None,
         new_head=request.new_head,
@@ -59,7 +57,13 @@ def run_study_command(session: Session, study: Study, request: Request, run: Run
         limit=data.limit,
         batch_size=data.examples_per_batch,
     )
-    result = keep_study(study, context)
+
+
+def run_study_command(session: Session, study: Study, request: Request, run: Run | None) -> None:
+    """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
+    if study.info.needs & {"run", "comparison"} and run is None:
+        raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
+    result = keep_study(study, make_study_context(session, request, run))
     for table in result.tables:
         if table.is_printed:
             show_study_table(session, table)
@@ -104,7 +108,8 @@ class ConsoleSources:
     def read_heads(self, model_name: str) -> HeadMap:
         """Returns the heads of a model."""
         data = self.data
-        return HeadMap.of(load(model_name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code))
+        model = load(model_name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code)
+        return LoadedModel(model_name, model).heads
 
     def find_processor(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer or image processor in the folder of a model."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from headcount.app.console.words import prune_command
 from headcount.app.serve.fields import read_boolean, read_choice, read_fields, read_head_indices, read_number, read_text_field
 from headcount.app.serve.served_run import ServedRun
 from headcount.behaviour.base import Corpus
@@ -185,7 +186,7 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
         artifact, _ = pruning.load_or_make_model(spec)
         run.register_results(artifact)
         folder = pruning.model_folder(artifact.key)
-    return {"folder": str(folder), "point": collect_point(served.run, artifact)}
+    return {"folder": str(folder), "point": collect_point(served.run, artifact, prune_command)}
 
 
 def _build_prune_spec(served: ServedRun, method_or_label: str, n_kept: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from headcount.app.console.words import prune_command
 from headcount.app.serve.fields import InvalidRequest
 from headcount.app.serve.guard import Guard
 from headcount.app.serve.served_run import ServedRun
@@ -103,7 +104,7 @@ class Site:
 
     def _collect_report(self, run_names: Sequence[str]) -> contract.Report:
         runs = [self.runs[name] for name in run_names]
-        report = fit_report(collect_report(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.bundle)
+        report = fit_report(collect_report(*(run.run for run in runs), prune_command=prune_command), round(HARD_MB * MEGABYTE), self.bundle)
         live: list[contract.LiveRunStatus] = [
             {"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(run_names, runs, strict=True)
         ]

@@ -77,7 +77,7 @@ class SurgeonPruner(Pruner):
     def order_units(self, context: PruneContext, model: nn.Module) -> RemovalOrder:
         """Returns the order in which the units of a model go."""
         units = context.heads.units() if context.budget.unit == "kv_group" else tuple((head,) for head in context.heads)
-        return order_units_by_removal_cost(model, context.data, units=units, limit=self.limit)
+        return order_units_by_removal_cost(model, context.heads, context.data, units=units, limit=self.limit)
 
     def _plan_rivals(self, context: PruneContext, first_order: RemovalOrder) -> dict[str, Candidate]:
         rivals: dict[str, Candidate] = {}

@@ -52,13 +52,12 @@ def _output_projection_with_bias(model: nn.Module, block: AttentionBlock) -> Lin
 
 
 @torch.no_grad()
-def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = FIT_EXAMPLES) -> nn.Module:
+def fold_means(model: nn.Module, plan: Plan, data: Data, heads: HeadMap, *, limit: int = FIT_EXAMPLES) -> nn.Module:
     """Returns a copy of a model, in its shape, whose biases hold the mean outputs of the heads that the plan removes; `cut` it by the same plan then.
 
     Means are those of the dense model over the real tokens of `limit` calibration examples.
     """
     folded = copy_model(unwrap(model))
-    heads = HeadMap.of(folded)
     plan.check(heads)
     removed = {block: sorted(set(range(block.n_heads)) - set(plan.kept_positions(block))) for block in heads.blocks}
     projections = {block: _output_projection_with_bias(folded, block) for block, positions in removed.items() if positions}

@@ -130,11 +130,11 @@ class ProjectionGrams:
 
 @holds_model("a measurement of its blocks")
 def measure_grams(
-    model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
+    model: nn.Module, heads: HeadMap, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
 ) -> dict[str, ProjectionGrams]:
     """Returns the Gram matrices of every block that has heads, by its path, from one pass forward and backward over the data."""
     inner: Any = unwrap(model)
-    grams = {block.path: ProjectionGrams.empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
+    grams = {block.path: ProjectionGrams.empty(inner, block) for block in heads.blocks if block.n_heads}
     losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
     with evaluating(inner), frozen_parameters(inner), _GramHooks(inner, grams) as hooks:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id(inner)):
@@ -203,17 +203,17 @@ class _GramHooks:
 
 
 def order_units_by_removal_cost(
-    model: nn.Module, data: Data, *, units: tuple[RemovalUnit, ...] | None = None, limit: int = 512
+    model: nn.Module, heads: HeadMap, data: Data, *, units: tuple[RemovalUnit, ...] | None = None, limit: int = 512
 ) -> RemovalOrder:
     """Returns all units in the order in which they go, cheapest first after repair, with the rise of the loss expected of each (half the cost).
 
     Costs are measured on `limit` calibration examples; `units` are by default the heads that share keys and values.
     """
     inner = unwrap(model)
-    units = HeadMap.of(inner).units() if units is None else units
+    units = heads.units() if units is None else units
     surgeons: list[Surgeon] = []
     parts: dict[RemovalUnit, list[tuple[int, int]]] = defaultdict(list)  # where a unit has heads: surgeon, and number of the unit there
-    for grams in measure_grams(inner, data, limit=limit).values():
+    for grams in measure_grams(inner, heads, data, limit=limit).values():
         block = grams.block
         rows: list[list[int]] = []
         for unit in units:

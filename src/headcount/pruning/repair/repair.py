@@ -91,11 +91,11 @@ def repair(  # noqa: PLR0913 - every argument is explicit
     plan: Plan,
     data: Data,
     *,
-    split: Split = "calibration",
-    limit: int = FIT_EXAMPLES,
-    ridge: float | None = None,
-    batch_size: int | None = None,
-    by: Literal["weights", "gates"] = "weights",
+    split: Split = RepairSettings.split,
+    limit: int = RepairSettings.limit,
+    ridge: float | None = RepairSettings.ridge,
+    batch_size: int | None = RepairSettings.batch_size,
+    by: Literal["weights", "gates"] = RepairSettings.by,
 ) -> nn.Module:
     """Refits the output projections of the heads that a plan keeps, so that they make up for those that it removes.
 

@@ -70,13 +70,15 @@ class GateCallback(TrainerCallback):
     go too when it fails.
     """
 
-    def __init__(self, model: nn.Module, gating: Gating, *, how: Replacement = "zero", means: Any = None) -> None:
+    def __init__(
+        self, model: nn.Module, gating: Gating, *, how: Replacement = "zero", means: Any = None, heads: HeadMap | None = None
+    ) -> None:
         self.model, self.gating = unwrap(model), gating
-        self.heads = HeadMap.of(self.model)
         self.history: list[dict[str, Any]] = []
         self._gates = HeadGates(
-            self.model, gating.hard().detach(), how=how, means=means, heads=self.heads
+            self.model, gating.hard().detach(), how=how, means=means, heads=heads
         )  # now: what is sharded later has other shapes
+        self.heads = self._gates.heads
         self._optimiser = gating.gate_optimiser()
         self._stack = ExitStack()
         self._sample: Tensor | None = None

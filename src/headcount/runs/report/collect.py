@@ -9,6 +9,7 @@ from headcount.runs.report.attention import RunAttentionMaps, collect_profiles
 from headcount.runs.report.bench import collect_bench_rows
 from headcount.runs.report.compare import compare_runs_or_give_reason
 from headcount.runs.report.curves import collect_curves
+from headcount.runs.report.repeat import PruneCommand, format_prune_call
 from headcount.runs.report.roles import find_roles, pack_roles, untested_roles_table
 from headcount.runs.report.scores import collect_scores, collect_verdicts
 from headcount.runs.report.sentences import summary_sentences, warning_sentences
@@ -34,23 +35,26 @@ class ReportData:
         return {**self.report, "runs": runs}
 
 
-def collect_report(run: Run, run_b: Run | None = None) -> ReportData:
-    """Returns the report of a run, or of two runs with their comparison B − A; raises ArtifactError for an incomplete run."""
+def collect_report(run: Run, run_b: Run | None = None, *, prune_command: PruneCommand = format_prune_call) -> ReportData:
+    """Returns the report of a run, or of two runs with their comparison B − A; raises ArtifactError for an incomplete run.
+
+    `prune_command` says how a pruned model is made again.
+    """
     runs = [run, *([run_b] if run_b is not None else [])]
     for shown_run in runs:
         shown_run.check_complete()
-    data, maps = zip(*map(_collect_run_data, runs), strict=True)
+    data, maps = zip(*(_collect_run_data(shown_run, prune_command) for shown_run in runs), strict=True)
     compared, reason = (None, "") if run_b is None else compare_runs_or_give_reason((run, data[0]), (run_b, data[1]))
     left_out = [reason] if reason else []
     report: contract.Report = {"schema": SCHEMA, "runs": list(data), "comparison": compared, "left_out": left_out, "live": None}
     return ReportData(report, list(maps))
 
 
-def _collect_run_data(run: Run) -> tuple[contract.RunData, RunAttentionMaps]:
+def _collect_run_data(run: Run, prune_command: PruneCommand) -> tuple[contract.RunData, RunAttentionMaps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
     roles = find_roles(run)
-    curves, rows, notes = collect_curves(run, record, heads)
+    curves, rows, notes = collect_curves(run, record, heads, prune_command)
     profiles, maps, missing = collect_profiles(run, names, heads.blocks)
     bench = collect_bench_rows(run, len(names))
     model = record.model

@@ -16,8 +16,8 @@ from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
 from headcount.runs.report.certificates import describe_bound
-from headcount.runs.report.commands import prune_command, prune_commands_by_method
 from headcount.runs.report.plain import format_count, round_number, round_or_none
+from headcount.runs.report.repeat import PruneCommand, format_prune_call, prune_commands_by_method
 from headcount.runs.results import (
     EVALUATION,
     PRUNED,
@@ -51,7 +51,7 @@ class RunCurves(NamedTuple):
     notes: list[str]
 
 
-def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
+def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord, prune_command: PruneCommand) -> RunCurves:
     """Returns the curves of the pruned models of a run."""
     dense, artifacts = dense_evaluation_of(run), list(run.results(PRUNED).values())
     if dense is None or not artifacts:
@@ -77,7 +77,7 @@ def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves
             f"{format_count(unchosen, 'pruned model')} {was} made by an earlier version, which did not evaluate on the selection split."
         )
     chosen = choose_model(rows, has_margin=margin is not None)
-    points = _curve_points(run, record, dense, rows, same, heads)
+    points = _curve_points(run, record, dense, rows, same, heads, prune_command)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
     curves: contract.Curves = {
         "metric": dense.metric or "loss",
@@ -89,7 +89,7 @@ def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves
         "sizes": _tested_points(rows, chosen),
         "chosen": _chosen_point(rows, chosen, points),
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
-        "commands": prune_commands_by_method(record, run.folder.resolve().name, same),
+        "commands": prune_commands_by_method(record, run.folder.resolve().name, same, prune_command),
     }
     return RunCurves(curves, rows, notes)
 
@@ -179,12 +179,12 @@ def point_id_of(artifact: Artifact) -> str:
     return artifact.key.digest[:ID_DIGITS]
 
 
-def collect_point(run: Run, artifact: Artifact) -> contract.Point:
+def collect_point(run: Run, artifact: Artifact, prune_command: PruneCommand = format_prune_call) -> contract.Point:
     """Returns the point of one pruned model in the curves of its run."""
     record, heads, dense = run.record(), run.heads(), dense_evaluation_of(run)
     if dense is None:
         raise ArtifactError(f"{run.folder} holds no evaluation of the dense model to compare a pruned one with; evaluate it first")
-    return _curve_points(run, record, dense, _pruned_rows(dense, [artifact], heads, seed=record.seed), [artifact], heads)[0]
+    return _curve_points(run, record, dense, _pruned_rows(dense, [artifact], heads, seed=record.seed), [artifact], heads, prune_command)[0]
 
 
 def _pruned_rows(
@@ -196,13 +196,19 @@ def _pruned_rows(
 
 
 def _curve_points(
-    run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedModelRow], artifacts: Sequence[Artifact], heads: HeadsRecord
+    run: Run,
+    record: RunRecord,
+    dense: Evaluation,
+    rows: Sequence[PrunedModelRow],
+    artifacts: Sequence[Artifact],
+    heads: HeadsRecord,
+    prune_command: PruneCommand,
 ) -> list[contract.Point]:
     head_indices = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name, certificates = run.folder.resolve().name, _certificates_by_model_digest(run)
     return [
         _curve_point(
-            row, artifact, dense.value, head_indices, prune_command(record, name, artifact), certificates.get(artifact.key.digest[:8])
+            row, artifact, dense.value, head_indices, prune_command(record, name, artifact, None), certificates.get(artifact.key.digest[:8])
         )
         for row, artifact in zip(rows, artifacts, strict=True)
     ]

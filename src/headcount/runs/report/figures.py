@@ -20,7 +20,6 @@ from headcount.runs.draw_lines import MatplotlibFigure
 from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.missing_figures import MissingFigure, find_missing_figures
 from headcount.runs.report.plain import replace_control_characters
 from headcount.runs.report.studies import unpack_study
 from headcount.runs.store import Run
@@ -52,10 +51,10 @@ Draw = Callable[[MatplotlibFigure], None]
 
 @dataclass(frozen=True, slots=True)
 class FigureFiles:
-    """The figures that were written, and those that the run cannot give."""
+    """The figures that were written, and the data of the page that they were drawn from."""
 
     paths: list[Path]
-    missing: list[MissingFigure]
+    data: contract.RunData
 
 
 def write_figures_with_matplotlib(run: Run, folder: Path) -> FigureFiles:
@@ -78,7 +77,7 @@ def write_figures_with_matplotlib(run: Run, folder: Path) -> FigureFiles:
         for kind, content in contents.items():
             write_atomic(folder / f"{name}.{kind}", content)
             paths.append(folder / f"{name}.{kind}")
-    return FigureFiles(paths, find_missing_figures(run, data))
+    return FigureFiles(paths, data)
 
 
 def _draw_run_figures(data: contract.RunData) -> Iterator[tuple[str, dict[str, bytes]]]:

@@ -22,6 +22,13 @@ def round_or_none(value: float | None, significant_digits: int = DIGITS) -> floa
     return None if value is None or isinstance(value, bool) or not math.isfinite(value) else round_number(value, significant_digits)
 
 
+def format_exact_number(value: float) -> str:
+    """Returns a number in as few digits as give it back."""
+    if isinstance(value, int):
+        return str(value)
+    return next(text for digits in (6, 17) if float(text := f"{value:.{digits}g}") == value)
+
+
 def format_count(number: int, noun: str) -> str:
     """Returns number and noun: `1 model`, `2 models`."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -12,6 +12,7 @@ from headcount.runs.report import contract
 from headcount.runs.report.attention import RunAttentionMaps
 from headcount.runs.report.collect import ReportData, collect_report
 from headcount.runs.report.page import DATA, FrontEnd, load_front_end, render_page, report_to_json
+from headcount.runs.report.repeat import PruneCommand, format_prune_call
 from headcount.runs.store import Run
 
 FILE, OWN = "report.html", "report*.html"
@@ -21,8 +22,13 @@ IncludedHeads = list[list[int]] | None
 """The heads of every block whose maps are included; None for all."""
 
 
-def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *, max_mb: float = MAX_MB) -> Path:
-    """Writes the report of a run, or of two, into one HTML file of at most `max_mb` megabytes and returns its path."""
+def write_report(
+    run: Run, run_b: Run | None = None, out: Path | None = None, *, max_mb: float = MAX_MB, prune_command: PruneCommand = format_prune_call
+) -> Path:
+    """Writes the report of a run, or of two, into one HTML file of at most `max_mb` megabytes and returns its path.
+
+    `prune_command` says how a pruned model is made again.
+    """
     if not 0 < max_mb <= HARD_MB:
         raise ArtifactError(
             f"the size of a report (max_mb) is a number above 0 and at most {HARD_MB:g} MB, so that it opens everywhere and can be mailed; got "
@@ -35,7 +41,7 @@ def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *,
     if out is not None:
         _check_report_path(target, [run.folder, *([] if run_b is None else [run_b.folder])])
     bundle = load_front_end()
-    report = fit_report(collect_report(run, run_b), round(max_mb * MEGABYTE), bundle)
+    report = fit_report(collect_report(run, run_b, prune_command=prune_command), round(max_mb * MEGABYTE), bundle)
     write_atomic(target, render_page(report, bundle).encode())
     return target
 

@@ -46,6 +46,7 @@ class TypeRow:
 def compare_attention_types(
     model: nn.Module,
     task: Task,
+    heads: HeadMap,
     scores: Scores,
     ranking_scores: Scores | None = None,
     *,
@@ -58,7 +59,6 @@ def compare_attention_types(
     Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
     type is that of `ranking_scores`, by default of the same scores. `seed` seeds the resampling of the means.
     """
-    heads = HeadMap.of(model)
     dense = evaluate(model, task, limit=limit, batch_size=batch_size)
     indices_by_kind: dict[str, list[int]] = {}
     for index, head in enumerate(heads):
@@ -105,4 +105,6 @@ def measure_attention_types(context: StudyContext, importance_name: str) -> tupl
     with context.progress("scoring") as advance:
         raw = score(model, task, str(importance), normalise="none", seed=context.seed, limit=limit, batch_size=batch_size, progress=advance)
     ranking = raw.normalise_by(importance.info.normalise)
-    return ranking, compare_attention_types(model, task, raw, ranking, limit=limit, batch_size=batch_size, seed=context.seed)
+    return ranking, compare_attention_types(
+        model, task, context.loaded.heads, raw, ranking, limit=limit, batch_size=batch_size, seed=context.seed
+    )

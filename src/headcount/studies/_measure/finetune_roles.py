@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import nn
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.roles import biases_by_sentence, measure_roles
@@ -43,8 +42,8 @@ class HeadRoleChange:
 
 
 def compare_roles_before_and_after_tuning(
-    model: nn.Module,
-    tuned_model: nn.Module,
+    original: LoadedModel,
+    tuned: LoadedModel,
     corpus: Corpus,
     *,
     only: Sequence[str] = (),
@@ -58,12 +57,12 @@ def compare_roles_before_and_after_tuning(
         ArtifactError: the models have different heads.
     """
     spec = RoleSpec(parse_roles(only or None), Definition.parse(definition), seed=seed, batch_size=batch_size, swaps=0)
-    before, after = measure_roles(model, corpus, spec), measure_roles(tuned_model, corpus, spec)
+    before, after = measure_roles(original.model, corpus, spec), measure_roles(tuned.model, corpus, spec)
     if before.heads != after.heads:
         raise ArtifactError(
             f"the models have different heads ({len(before.heads)} and {len(after.heads)}); compare a model with its fine-tuned self"
         )
-    biases_before, biases_after = (biases_by_sentence(either, corpus, spec) for either in (model, tuned_model))
+    biases_before, biases_after = (biases_by_sentence(either.model, corpus, spec, either.heads) for either in (original, tuned))
     later_rows = {(row.head, row.role): row for row in after}
     changes = []
     for row in before:
@@ -130,5 +129,5 @@ def measure_role_changes(
     task = _open_task_for_tuned_or_original(context, before, after) if context.sources.task_name else None
     corpus = open_study_corpus(context, before, task, max_sentences)
     return compare_roles_before_and_after_tuning(
-        before.model, after.model, corpus, only=only, definition=definition, seed=context.seed, batch_size=context.batch_size
+        before, after, corpus, only=only, definition=definition, seed=context.seed, batch_size=context.batch_size
     )

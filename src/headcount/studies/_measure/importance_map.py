@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import nn
 
 from headcount.behaviour.profiles.numbers import mean_jensen_shannon_distances, n_affordable_queries
 from headcount.core.heads import AttentionBlock
@@ -21,7 +20,7 @@ from headcount.importance.settings import ScoreSettings
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.models.observe import Observation, observe
-from headcount.studies._base import StudyContext
+from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._results import describe_study_run
 from headcount.workflows.score import score_into
 
@@ -115,10 +114,10 @@ def _tabulate_scores(scores: Scores, heads: HeadMap) -> MappedScores:
     return MappedScores(scores.method, title, label, UNITS.get(scores.method, ""), scores.n_examples, rows)
 
 
-def count_parameters_by_block(model: nn.Module) -> list[BlockParameters]:
+def count_parameters_by_block(loaded: LoadedModel) -> list[BlockParameters]:
     """Returns the parameters of one head and of all heads of every block; heads of a KV group share those of K and V evenly."""
-    total, rows = sum(parameter.numel() for parameter in unwrap(model).parameters()), []
-    for block in HeadMap.of(model).blocks:
+    total, rows = sum(parameter.numel() for parameter in unwrap(loaded.model).parameters()), []
+    for block in loaded.heads.blocks:
         if block.n_heads:
             elements = sum(part.rows.count * part.unit_numel for part in block.slices)
             rows.append(BlockParameters(block.name, block.kind, block.n_heads, elements // block.n_heads, elements, elements / total))

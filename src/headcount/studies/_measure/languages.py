@@ -25,12 +25,12 @@ from headcount.data.share_above_chance import (
     share_above_chance_left,
 )
 from headcount.data.task import SPLITS, Task
-from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.results import PrunedRecord
 from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_name_value_pairs
 from headcount.studies._checks import check_same_kinds
 from headcount.studies._gated import PairedChange, allow_other_model, evaluate_without, list_kept_counts, measure_paired_change
@@ -463,11 +463,12 @@ def _evaluate_removals_by_language(
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
         by_seed = [replace(request, seed=request.seed + number) for number in range(_count_needed_seeds(request, n_seeds))]
-        models = tuple(pruning.load_or_make_model(each)[1].to(device).eval() for each in by_seed)
+        artifacts, loaded = zip(*map(pruning.load_or_make_model, by_seed), strict=True)
+        models = tuple(model.to(device).eval() for model in loaded)
         if request.recover is not None and not trained:  # the dense model after the same training
             dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]
             trained = [pruning.load_or_make_model(dense_request)[1].to(device).eval() for dense_request in dense_requests]
-        name = f"{n_heads - len(HeadMap.of(models[0]))} of {n_heads} heads by {request.label}"
+        name = f"{len(PrunedRecord.from_artifact(artifacts[0]).removed)} of {n_heads} heads by {request.label}"
         removals.append(Removal(HEADS, name, models))
     n_finished, total = 0, len(subject.tasks) * len(removals)
     for language, task in subject.tasks.items():

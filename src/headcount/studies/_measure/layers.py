@@ -117,6 +117,7 @@ class LayerRemovals(NamedTuple):
 def evaluate_layer_removals(
     model: nn.Module,
     task: Task,
+    heads: HeadMap,
     *,
     ablation: StudyAblation = "zero",
     run: Run | None = None,
@@ -126,7 +127,7 @@ def evaluate_layer_removals(
     batch_size: int | None = None,
 ) -> LayerRemovals:
     """Evaluates the model as it is, and without the heads of every group of layers."""
-    groups = group_layers(HeadMap.of(model))
+    groups = group_layers(heads)
     means = measure_means_for_ablation(model, task, ablation, limit)
     dense = evaluate_without(run, "dense", model, task, (), limit=limit, batch_size=batch_size)
     evaluations: dict[tuple[str, str], Evaluation] = {}
@@ -176,6 +177,7 @@ def measure_layer_removals(context: StudyContext, ablation: StudyAblation) -> La
         return evaluate_layer_removals(
             context.loaded.model,
             task,
+            context.loaded.heads,
             ablation=ablation,
             run=context.run,
             progress=advance,

@@ -61,7 +61,14 @@ def measure_speed(study: Speed, context: StudyContext) -> list[SpeedRow]:
     with context.progress("timing", "batch sizes") as advance:
         for number, batch in enumerate(study.batches, 1):
             artifact = time_models(
-                context.required_run, f"study {study.name}", model, cut_models, batch=batch, length=study.length, rounds=study.rounds
+                context.required_run,
+                f"study {study.name}",
+                model,
+                cut_models,
+                heads=heads,
+                batch=batch,
+                length=study.length,
+                rounds=study.rounds,
             )
             dense, *timed = unpack_latency(artifact)
             rows += [

@@ -60,7 +60,7 @@ def measure_weight_changes(context: StudyContext, study_name: str, tuned_model_n
     before = context.loaded
     describe_study_run(context, before, {"study": study_name, "tuned": tuned_model_name})
     after = context.sources.load_model(tuned_model_name, class_from_config=True)
-    old, new = weights_by_head(before.model), weights_by_head(after.model)
+    old, new = weights_by_head(before.model, before.heads), weights_by_head(after.model, after.heads)
     shapes = [{head: {part: tuple(matrix.shape) for part, matrix in parts.items()} for head, parts in each.items()} for each in (old, new)]
     if shapes[0] != shapes[1]:
         raise ArtifactError(f"{before.name} and {tuned_model_name} have different heads; compare a model with its fine-tuned self")

@@ -114,7 +114,13 @@ class Portable(ExportTarget):
             effect = compare_with_plain_loading(dense, folder, batch)
             exported = PortableExport(path, effect.changed_tensors, effect.difference)
             write_tokenizer_card_and_manifest(
-                dense, folder, tokenizer=tokenizer, notes=exported.caveats, command=command, unrestored_names=unrestored_names
+                dense,
+                folder,
+                HeadMap.of(dense),
+                tokenizer=tokenizer,
+                notes=exported.caveats,
+                command=command,
+                unrestored_names=unrestored_names,
             )
         return exported
 

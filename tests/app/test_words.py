@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kit import make_run
 
 from headcount.app.console.inputs import ModelAndTaskOptions
+from headcount.app.console.words import format_as_milliseconds, prune_command, task_words
 from headcount.app.jobs import prune as prune_job
 from headcount.app.main import main
 from headcount.core.budget import Budget
@@ -17,7 +19,8 @@ from headcount.core.errors import PlanError
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.report.commands import format_as_milliseconds, format_exact_number, prune_command, prune_commands_by_method, task_words
+from headcount.runs.report.plain import format_exact_number
+from headcount.runs.report.repeat import format_prune_call, prune_commands_by_method
 from headcount.runs.schema import RunRecord
 from headcount.workflows.prune import build_grid
 
@@ -79,12 +82,37 @@ def test_a_command_asks_for_the_model_it_stands_at(name: str, record: RunRecord,
 
 def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     artifacts = [artifact_of(PruneSpec.of("dsp", 12, seed=seed, recipe=Recipe(epochs=2.0))) for seed in (1, 0)]
-    made = prune_commands_by_method(record, "a run", [*artifacts, artifact_of(SPECS["time"]), artifact_of(SPECS["kinds"])])
+    made = prune_commands_by_method(record, "a run", [*artifacts, artifact_of(SPECS["time"]), artifact_of(SPECS["kinds"])], prune_command)
     assert set(made) == {"dsp", "surgeon"}, "where heads of some kinds are counted, the page does not know the number"
     assert all(text.count("{keep}") == text.count("--keep {keep}") == 1 for text in made.values())
     back = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
     assert back == PruneSpec.of("dsp", 7, recipe=Recipe(epochs=2.0))
     assert "--latency" not in made["surgeon"] and made["dsp"].endswith("--out 'runs/a run'")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_page_written_in_python_has_the_call_that_makes_a_model(name: str, record: RunRecord) -> None:
+    made: list[Any] = []
+
+    def prune(model: str, task: Any, **arguments: Any) -> None:
+        made.append((model, task, PruneSpec.of(**arguments)))
+
+    namespace = SimpleNamespace(
+        load=lambda folder, **options: (folder, options),
+        load_tokenizer=lambda folder: folder,
+        open_task=lambda *arguments, **options: (*arguments, options),
+        prune=prune,
+        Budget=Budget,
+        Recipe=Recipe,
+    )
+    text = format_prune_call(record, "run", artifact_of(SPECS[name]))
+    if name == "from scratch":
+        assert text == "", "hc.prune does not draw weights anew"
+        return
+    exec(text, {"headcount": namespace})  # the text is what a reader of the page pastes
+    opened = (record.model.name, {"dtype": "float32"})
+    assert made == [(opened, (record.task, opened, record.model.name, {"limit": 99, "seed": record.seed}), SPECS[name])]
+    assert format_prune_call(record, "run", artifact_of(SPECS[name]), "{keep}") == ""
 
 
 def test_the_next_command_opens_what_this_one_did() -> None:

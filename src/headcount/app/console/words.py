@@ -1,15 +1,15 @@
-"""The command lines that make a pruned model of a run again. An option of the command line has the name of its argument."""
+"""Arguments as the words of command lines, such as those that make a pruned model of a run again. An option has the name of its argument."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from headcount.core.budget import SIZES
 from headcount.core.files import model_path_or_name
 from headcount.runs.artifacts import Artifact
-from headcount.runs.results import method_label
+from headcount.runs.report.plain import format_exact_number
 from headcount.runs.schema import RunRecord
 
 OPENING = ("task", "train", "eval", "task_option", "max_length", "limit", "truncate", "auto", "dtype", "new_head")
@@ -35,19 +35,6 @@ def prune_command(record: RunRecord, out_name: str, artifact: Artifact, keep_pla
     return " ".join(filter(None, [shlex.join(subject), size_text, shlex.join(options)]))
 
 
-def prune_commands_by_method(record: RunRecord, out_name: str, artifacts: Sequence[Artifact]) -> dict[str, str]:
-    """Returns by method a command for any number of heads, `{keep}`, by its first seed.
-
-    There is none where heads of some kinds of attention alone are counted, or where an option of the method decides how many stay.
-    """
-    commands: dict[str, str] = {}
-    for artifact in sorted(artifacts, key=lambda artifact: artifact.content["spec"]["seed"]):
-        arguments = artifact.content["arguments"]
-        if "kinds" not in arguments and any(name in arguments for name in SIZES):
-            commands.setdefault(method_label(artifact), prune_command(record, out_name, artifact, "{keep}"))
-    return commands
-
-
 def argument_words(arguments: Mapping[str, Argument]) -> list[str]:
     """Returns arguments as the words of a command line: the option and its value, `no-` before an option that is False, lists with commas."""
     words: list[str] = []
@@ -62,13 +49,6 @@ def argument_words(arguments: Mapping[str, Argument]) -> list[str]:
         else:
             words += [f"--{flag}", format_as_milliseconds(value) if name == "latency" else format_exact_number(value)]
     return words
-
-
-def format_exact_number(value: float) -> str:
-    """Returns a number in as few digits as give it back."""
-    if isinstance(value, int):
-        return str(value)
-    return next(text for digits in (6, 17) if float(text := f"{value:.{digits}g}") == value)
 
 
 def format_as_milliseconds(seconds: float) -> str:

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from headcount.app.console.words import argument_words, task_words
 from headcount.core.files import model_path_or_name
 from headcount.runs.report import contract
-from headcount.runs.report.commands import argument_words, task_words
 from headcount.runs.store import Run
 
 NO_FIGURE = "its result has tables alone"
