@@ -82,8 +82,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     Raises:
         DataError: the data are empty or the model cannot take them, or `limit` or `split` is not valid.
         HeadcountError: `batch_size` is below 1.
-        HeadNameError: the plan names a head that the model does not have.
-        ArtifactError: the file of `plan` holds no plan, or is damaged.
+        HeadNameError, ArtifactError: the plan names a head that the model does not have, or its file holds no plan.
 
     Example:
         >>> hc.evaluate(model, task, plan=hc.Plan.removing(["L0H1"])).value  # doctest: +SKIP

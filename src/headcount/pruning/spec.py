@@ -138,10 +138,8 @@ class PruneSpec:
         else:
             budget = Budget(keep=keep, **limits)  # pyright: ignore[reportArgumentType]
         if plan is not None:
-            from headcount.pruning.methods.plan import PlanPruner
-
             _check_plan_decides_alone(method, budget, kinds)
-            method = PlanPruner(removed=plan.list_removed())
+            method = PRUNERS.get("plan")(removed=plan.list_removed())
         return cls(
             method=Pruner.parse(DEFAULT_METHOD if method is None else method),
             budget=budget,

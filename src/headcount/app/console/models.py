@@ -16,13 +16,14 @@ from torch import nn
 from headcount.app.console.format import format_duration
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelAndTaskOptions, ModelOptions, parse_named_values
 from headcount.app.console.session import Session
+from headcount.core.plan import Plan
 from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import SPLITS, Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.models.provenance import machine_entries, model_record
+from headcount.models.provenance import machine_entries, model_record, weight_hash
 from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
 from headcount.studies._base import load_options_of_new_head
@@ -211,3 +212,15 @@ def set_run_description(
         machine=machine_entries(model),
     )
     run.stage_records(record, heads)
+
+
+def check_plan(session: Session, plan: Plan, model: nn.Module, heads: HeadMap) -> None:
+    """Raises PlanError unless a cut of a model can carry a plan out; notes if the plan was made for other weights."""
+    plan.check(heads)
+    note_other_weights(session, plan, model)
+
+
+def note_other_weights(session: Session, plan: Plan, model: nn.Module) -> None:
+    """Says where a plan was made for other weights than those of a model."""
+    if plan.made_for is not None and plan.made_for.weights not in ("", weight_hash(model)):
+        session.write_note("the plan was made for other weights than these, of a model of the same shape")

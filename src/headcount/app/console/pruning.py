@@ -22,8 +22,6 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from headcount.core.evaluation import Evaluation
     from headcount.core.sizes import SizeTest
     from headcount.models.head_map import HeadMap
@@ -173,20 +171,6 @@ PlanMadeElsewhere = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="A plan made elsewhere, as Plan.write and `prune` write it: it says which heads go."),
 ]
-
-
-def check_plan(session: Session, plan: Plan, model: nn.Module, heads: HeadMap) -> None:
-    """Raises PlanError unless a cut of a model can carry a plan out; notes if the plan was made for other weights."""
-    plan.check(heads)
-    note_other_weights(session, plan, model)
-
-
-def note_other_weights(session: Session, plan: Plan, model: nn.Module) -> None:
-    """Says where a plan was made for other weights than those of a model."""
-    from headcount.models.provenance import weight_hash  # imports torch, which help texts do without
-
-    if plan.model_identity is not None and plan.model_identity.weights not in ("", weight_hash(model)):
-        session.write_note("the plan was made for other weights than these, of a model of the same shape")
 
 
 DEFAULT_PRUNING = PruningOptions()

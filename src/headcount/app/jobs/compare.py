@@ -13,6 +13,7 @@ from headcount.app.console.corpus import open_optional_corpus
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import (
+    check_plan,
     note_expected_duration,
     note_statistical_power,
     open_named_task,
@@ -20,7 +21,7 @@ from headcount.app.console.models import (
     set_run_description,
 )
 from headcount.app.console.options import split_at_commas
-from headcount.app.console.pruning import PruningOptions, check_plan, parse_kept_head_count, split_methods
+from headcount.app.console.pruning import PruningOptions, parse_kept_head_count, split_methods
 from headcount.app.console.session import Session
 from headcount.app.console.words import task_words
 from headcount.core.budget import Budget

@@ -10,9 +10,8 @@ import typer
 
 from headcount.app.console.format import format_interval_ends, format_p_value
 from headcount.app.console.inputs import ModelAndTaskOptions
-from headcount.app.console.models import open_named_task, open_task_model, set_run_description
+from headcount.app.console.models import note_other_weights, open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
-from headcount.app.console.pruning import note_other_weights
 from headcount.app.console.session import Session
 from headcount.core.errors import unknown_name_error
 from headcount.core.evaluation import Evaluation, PairedDifference, loss_and_metric_of_pruned_minus_dense

@@ -12,6 +12,7 @@ import typer
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import (
+    check_plan,
     note_expected_duration,
     note_statistical_power,
     open_named_task,
@@ -21,7 +22,6 @@ from headcount.app.console.models import (
 from headcount.app.console.pruning import (
     PruningOptions,
     SizeOptions,
-    check_plan,
     parse_kept_head_count,
     show_pruned_rows,
     show_size_tests,

@@ -34,8 +34,8 @@ def write_page_and_figures(
     missing: list[MissingFigure] = []
     if figures_folder is not None:
         session.begin_work("drawing figures")
-        drawn = write_figures_with_matplotlib(first, figures_folder)
-        figures, missing = drawn.paths, find_missing_figures(first, drawn.data)
+        figure_files = write_figures_with_matplotlib(first, figures_folder)
+        figures, missing = figure_files.paths, find_missing_figures(first, figure_files.data)
     session.write_note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
     for written in (path, *figures):
         session.write_line(str(written))

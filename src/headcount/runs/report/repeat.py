@@ -25,21 +25,22 @@ def format_prune_call(record: RunRecord, out_name: FolderName, artifact: Artifac
 
     Empty for any number of heads, for the control from scratch, and for a new head, which `headcount.prune` does not make.
     """
-    arguments, opened = dict(artifact.content["arguments"]), record.config.get("opened", {})
-    if keep_placeholder is not None or "scratch" in arguments or opened.get("new_head"):
+    arguments, opening_record = dict(artifact.content["arguments"]), record.config.get("opened", {})
+    if keep_placeholder is not None or "scratch" in arguments or opening_record.get("new_head"):
         return ""
     limits = {name: arguments.pop(name) for name in SIZES if name in arguments and name != "keep"}
     limits |= {name: arguments.pop(name) for name in ("protected", "floor", "unit") if limits and name in arguments}
     recipe = {name: arguments.pop(name) for name in [*arguments] if name not in PRUNE_ARGUMENTS}
     calls = [f"keep=headcount.Budget({_keywords(limits)})"] if limits else []
     calls += [f"recipe=headcount.Recipe({_keywords(recipe)})"] if recipe else []
-    columns = [name for name in opened if name.endswith("_column")]
+    columns = [name for name in opening_record if name.endswith("_column")]
     loading = [
         repr(model_path_or_name(record.model.name, record.config)),
-        _keywords({name: opened[name] for name in LOADING if name in opened}),
+        _keywords({name: opening_record[name] for name in LOADING if name in opening_record}),
     ]
-    opening = {name: opened[name] for name in (*OPENING, *columns) if name in opened} | {"seed": record.seed}
-    task_text = f"{record.task}({';'.join(opened['task_option'])})" if record.task and opened.get("task_option") else record.task or None
+    opening = {name: opening_record[name] for name in (*OPENING, *columns) if name in opening_record} | {"seed": record.seed}
+    options = opening_record.get("task_option")
+    task_text = f"{record.task}({';'.join(options)})" if record.task and options else record.task or None
     return "; ".join(
         [
             f"model = headcount.load({', '.join(filter(None, loading))})",
