@@ -222,5 +222,5 @@ def check_plan(session: Session, plan: Plan, model: nn.Module, heads: HeadMap) -
 
 def note_other_weights(session: Session, plan: Plan, model: nn.Module) -> None:
     """Says where a plan was made for other weights than those of a model."""
-    if plan.made_for is not None and plan.made_for.weights not in ("", weight_hash(model)):
+    if plan.model_identity is not None and plan.model_identity.weights not in ("", weight_hash(model)):
         session.write_note("the plan was made for other weights than these, of a model of the same shape")
