@@ -47,6 +47,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return saved_classifier(place / "model"), saved_table(place / "data.csv", 400)
 
 
+@pytest.mark.usefixtures("small_bench")
 def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, data = given
     words = ["prune", model, "--train", data, "--keep", "50%", "--method", "gradient", "--no-repair", "--out", tmp_path / "run"]
