@@ -13,9 +13,13 @@ from toys import saved_classifier, saved_table
 
 
 def pytest_collection_finish() -> None:
-    """Takes what was imported and collected out of garbage collection: nothing of it goes, and every pass would walk over it, in forks too."""
+    """Takes what was imported and collected out of garbage collection: every pass, of which each training asks for some, would walk over it.
+
+    Passes that nobody asks for are rare: models are small.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True, scope="session")

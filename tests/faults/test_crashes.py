@@ -44,7 +44,7 @@ def crash_at(folder: Path, place: int, expected: str) -> None:
 
 def test_a_crash_at_some_operations(shm: Path, expected: str) -> None:
     operations = grid.count_operations(lambda: grid.lead(shm / "counted"))
-    for place in some(operations, 16):
+    for place in some(operations, 10):
         crash_at(shm / "run", place, expected)
 
 
@@ -135,7 +135,7 @@ def prepare(shm: Path) -> tuple[Path, str, list[str]]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_disk_that_fails_at_some_operations(shm: Path, expected: str, fault: str) -> None:
     base, whole, operations = prepare(shm)
-    for place in some(operations, 10):
+    for place in some(operations, 6):
         fail_at(base, shm / "run", place, FAULTS[fault], whole)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import run_in_forks
+from torchrun import run_in_two_processes
 
 WORK = """
 import json, os, sys, warnings
@@ -106,25 +105,20 @@ if number > 1:
 """
 
 
-def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK) -> list[dict[str, Any]]:
-    script = tmp_path / "work.py"
+def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK, under_torchrun: bool = False) -> list[dict[str, Any]]:
+    """What each of so many processes found; forks, unless torchrun is to start them."""
+    script, place = tmp_path / "work.py", tmp_path / f"of {processes}"
     script.write_text(work)
-    start = (
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        if processes > 1
-        else [sys.executable]
-    )
-    place = tmp_path / f"of {processes}"
-    command = [*start, str(script), str(Path(__file__).parents[1] / "support"), str(place / "folder"), str(place / "found"), *words]
     place.mkdir()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    arguments = (Path(__file__).parents[1] / "support", place / "folder", place / "found", *words)
+    done = run_in_two_processes(script, *arguments) if under_torchrun else run_in_forks(script, *arguments, processes=processes)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((place / f"found.{rank}").read_text()) for rank in range(processes)]
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     (alone,) = launched(tmp_path, 1)
-    one, two = launched(tmp_path, 2)
+    one, two = launched(tmp_path, 2, under_torchrun=True)
     for name, expected in alone.items():
         assert one[name]["gates"] == two[name]["gates"], "the processes have the same gates to the bit"
         assert one[name]["weights"] == two[name]["weights"]
