@@ -12,14 +12,18 @@ import transformers
 from toys import saved_classifier, saved_table
 
 
+def pytest_collection() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Takes what was imported and collected out of garbage collection: every pass, of which each training asks for some, would walk over it.
 
     Passes that nobody asks for are rare: models are small.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from forks import run_in_forks
-from torchrun import run_in_two_processes
 
 WORK = """
 import json, os, sys, warnings
@@ -46,7 +45,8 @@ for name in ("l0", "dsp", "frozen"):
     kept = [path.name for path in list_finished_checkpoints(folder)]
     values = next(iter(gating.parameters.values())).detach().tolist()
     weights = [float(p.detach().double().sum()) for p in model.parameters()]
-    found[name] = {"steps": made.steps, "gates": values, "weights": weights, "kept": kept}
+    processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    found[name] = {"steps": made.steps, "gates": values, "weights": weights, "kept": kept, "processes": processes}
 Path(f"{sys.argv[3]}.{os.environ.get('RANK', '0')}").write_text(json.dumps(found))
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
@@ -105,21 +105,22 @@ if number > 1:
 """
 
 
-def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK, under_torchrun: bool = False) -> list[dict[str, Any]]:
-    """What each of so many processes found; forks, unless torchrun is to start them."""
+def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK) -> list[dict[str, Any]]:
+    """What each of so many processes found."""
     script, place = tmp_path / "work.py", tmp_path / f"of {processes}"
     script.write_text(work)
     place.mkdir()
     arguments = (Path(__file__).parents[1] / "support", place / "folder", place / "found", *words)
-    done = run_in_two_processes(script, *arguments) if under_torchrun else run_in_forks(script, *arguments, processes=processes)
+    done = run_in_forks(script, *arguments, processes=processes)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((place / f"found.{rank}").read_text()) for rank in range(processes)]
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     (alone,) = launched(tmp_path, 1)
-    one, two = launched(tmp_path, 2, under_torchrun=True)
+    one, two = launched(tmp_path, 2)
     for name, expected in alone.items():
+        assert (expected["processes"], one[name]["processes"], two[name]["processes"]) == (1, 2, 2)
         assert one[name]["gates"] == two[name]["gates"], "the processes have the same gates to the bit"
         assert one[name]["weights"] == two[name]["weights"]
         assert one[name]["steps"] == expected["steps"] == 8 and one[name]["kept"] == expected["kept"] == ["checkpoint-4", "checkpoint-8"]

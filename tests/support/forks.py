@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
+from accelerate.state import AcceleratorState
+
 SUPPORT = str(Path(__file__).parent)
 LIMIT = 300.0
 """Seconds after which processes are killed."""
@@ -69,6 +71,7 @@ def _start(words: list[str], variables: dict[str, str], out: IO[str], err: IO[st
         os.dup2(err.fileno(), 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
         os.environ.update(variables)
+        AcceleratorState._reset_state(reset_partial_state=True)  # which says that this process is the only one
         sys.argv, sys.path = words, [SUPPORT, *sys.path]
         warnings.resetwarnings()
         runpy.run_path(words[0], run_name="__main__")
