@@ -36,7 +36,7 @@ USED_BY_NAME = {
     "_from_model_config prepare_model device_placement evaluation_mode output_attentions producer_version",
     "called by torch, the Trainer of transformers, mkdocs, notebooks and html.parser": "extra_repr set_epoch on_train_begin on_train_end on_step_end "
     "on_log on_save on_evaluate on_config on_files _repr_html_ handle_starttag handle_endtag handle_data handle_comment",
-    "pytest and its cases, which are found by prefix": "pytestmark damage_* wrong_*",
+    "pytest and its cases, which are found by prefix": "pytestmark pytest_* damage_* wrong_*",
     "fields that are read through `fields`, `asdict` or pydantic": "schema_version named_heads rank_with rank_without is_noisy "
     "lost_by_others weighted_p "
     "mean_with mean_without survivors_with heads_with",
