@@ -194,9 +194,8 @@ def test_export_onnx_writes_only_json_to_stdout(capsys: pytest.CaptureFixture[st
     assert found["difference"] < 1e-4
 
 
-@pytest.mark.usefixtures("small_bench")
 def test_demo_works_twice_in_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    first, second = (result(capsys, "demo", "--out", tmp_path, "--seed", 3, "--limit", 20) for _ in range(2))
+    first, second = (result(capsys, "demo", "--out", tmp_path, "--seed", 3, "--limit", 40) for _ in range(2))
     estimates = [step for step in first["steps"] if step["step"] == "train"]
     assert len(estimates) == 1, "before it trains, once"
     assert {**first, "steps": [step for step in first["steps"] if step not in estimates]} == second
