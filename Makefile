@@ -12,9 +12,13 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 demo: $(STAMP)
 	$(OFFLINE) $(BIN)/headcount demo
 
-# Two workers of one thread each: more threads per worker only make them wait for each other.
+# Two workers of one thread each: more threads per worker only make them wait for each other. Each takes half of the files, so that what the
+# tests of a file share is computed once, and in the end what the other one has left.
+WORKERS := 2
+WRAPPER :=
+PYTEST = $(OFFLINE) OMP_NUM_THREADS=1 $(WRAPPER) $(BIN)/pytest -n $(WORKERS) --dist worksteal
 test: $(STAMP)
-	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(ARGS)
+	$(PYTEST) $(ARGS)
 
 # Unit tests of rooms and files that need few models, and the laws of gates and cuts on six model families: about 100 s of processor time.
 UNIT := tests/core tests/models tests/project/test_forbidden.py tests/importance/test_score_arguments.py \
@@ -22,19 +26,19 @@ UNIT := tests/core tests/models tests/project/test_forbidden.py tests/importance
   $(addprefix tests/pruning/test_,prune_spec.py knapsack.py schedules.py layer_strategies.py)
 FAMILIES := bert or gpt2 or llama or t5 or vit or whisper
 test-fast: $(STAMP)
-	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(UNIT) $(ARGS)
-	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/laws/test_families.py -k "$(FAMILIES)" $(ARGS)
+	$(PYTEST) $(UNIT) $(ARGS)
+	$(PYTEST) tests/laws/test_families.py -k "$(FAMILIES)" $(ARGS)
 
 # The numerical laws once more with other vector instructions, which round differently: AVX2 where `make test` used AVX-512, else none.
 CAPABILITY ?= $(shell grep -q avx512f /proc/cpuinfo 2>/dev/null && echo avx2 || echo default)
 LAWS := tests/golden tests/core/test_ties.py $(addprefix tests/laws/test_,families.py relevance.py rounding.py left_padding.py importance.py repair_families.py)
 test-laws: $(STAMP)
-	$(OFFLINE) OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=$(CAPABILITY) $(BIN)/pytest -n 2 $(LAWS) $(ARGS)
+	ATEN_CPU_CAPABILITY=$(CAPABILITY) $(PYTEST) $(LAWS) $(ARGS)
 
 # Faults in full numbers (a crash at every file operation, 300 kills, 200 corrupted files …); rewrites the table of docs/faults.md.
 test-faults: $(STAMP)
 	rm -rf build/faults
-	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m faults tests/faults $(ARGS)
+	$(PYTEST) -m faults tests/faults $(ARGS)
 	$(OFFLINE) $(BIN)/python tests/faults/figures.py
 
 # The same without a network: only the loopback is there, which torchrun and Ray need.
@@ -87,6 +91,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another one: make PYTHON=python3.12" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,check,docs,onnx,ray]'
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[test,check,docs,onnx,ray]'
 	touch $@

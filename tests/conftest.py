@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
 
@@ -9,6 +10,20 @@ import pytest
 import torch
 import transformers
 from toys import saved_classifier, saved_table
+
+
+def pytest_collection() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was imported and collected out of garbage collection: every pass, of which each training asks for some, would walk over it.
+
+    Passes that nobody asks for are rare: models are small.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -23,6 +38,17 @@ def _handle_interrupts() -> None:
     """A shell starts background jobs with Ctrl-C ignored, which tests that send it and processes that they start would inherit."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def small_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Latency is measured of two rows of eight tokens at most, whatever sizes are asked for: as many rounds and rows of the table, soon."""
+    from headcount.surgery import bench
+
+    repeat = bench.repeat_probe_batch
+    monkeypatch.setattr(
+        bench, "repeat_probe_batch", lambda model, batch_size, n_tokens: repeat(model, min(batch_size, 2), min(n_tokens, 8))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,10 @@ USED_BY_NAME = {
     "the import system and Python itself": "__getattr__ __dir__ __class__ __signature__ __annotations__ showwarning",
     "attributes of objects of numpy, tokenizers, transformers, accelerate and onnx": "writeable pre_tokenizer post_processor current_load label2id "
     "_from_model_config prepare_model device_placement evaluation_mode output_attentions producer_version",
+    "called by typer": "list_commands format_help formatter",
     "called by torch, the Trainer of transformers, mkdocs, notebooks and html.parser": "extra_repr set_epoch on_train_begin on_train_end on_step_end "
     "on_log on_save on_evaluate on_config on_files _repr_html_ handle_starttag handle_endtag handle_data handle_comment",
-    "pytest and its cases, which are found by prefix": "pytestmark damage_* wrong_*",
+    "pytest and its cases, which are found by prefix": "pytestmark pytest_* damage_* wrong_*",
     "fields that are read through `fields`, `asdict` or pydantic": "schema_version shortest named_heads rank_with rank_without is_noisy "
     "lost_by_others weighted_p "
     "mean_with mean_without survivors_with heads_with",

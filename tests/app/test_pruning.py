@@ -47,6 +47,7 @@ def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path
     return saved_classifier(folder / "model"), saved_table(folder / "data.csv", 400)
 
 
+@pytest.mark.usefixtures("small_bench")
 def test_a_model_is_pruned_saved_and_loads_again(
     model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

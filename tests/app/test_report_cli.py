@@ -162,6 +162,7 @@ def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Pa
     assert Run.open(analysed).report().read_bytes() == (analysed / "report.html").read_bytes()
 
 
+@pytest.mark.usefixtures("small_bench")
 def test_analyze_on_the_command_line_is_taken_up_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

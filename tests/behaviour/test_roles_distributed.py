@@ -1,6 +1,6 @@
 """Roles of two real processes are those of one to the bit; a bad example of one process is an error of both.
 
-This file is also the script that torchrun runs: it writes every number, then meets a token that the model does not know.
+This file is also the script that the processes run: it writes every number, then meets a token that the model does not know.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forks import run_in_forks
 from planting import VOCABULARY, annotated, tokenizer_of
-from torchrun import run_in_two_processes
 
 import headcount as hc
 from headcount.behaviour.corpus import read_corpus
@@ -57,7 +57,7 @@ def unknown_token() -> str:
 
 
 def test_roles_of_two_processes_are_those_of_one_to_the_bit(tmp_path: Path) -> None:
-    process = run_in_two_processes(__file__, tmp_path / "found")
+    process = run_in_forks(__file__, tmp_path / "found")
     assert process.returncode == 0, process.stderr[-2000:]
     alone, both = measure_tables(), [json.loads((tmp_path / f"found.{rank}").read_text()) for rank in (0, 1)]
     assert "example 150: token id 1234" in unknown_token()

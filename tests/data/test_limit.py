@@ -163,6 +163,7 @@ def test_no_command_with_a_limit_is_forgotten() -> None:
     assert commands_with_limit() == set(COMMANDS)
 
 
+@pytest.mark.usefixtures("small_bench")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_model_reads_more_of_a_split(
     command: str,

@@ -44,7 +44,7 @@ def crash_at(folder: Path, position: int, expected: str) -> None:
 
 def test_a_crash_at_some_operations(shm: Path, expected: str) -> None:
     operations = grid.count_operations(lambda: grid.lead(shm / "counted"))
-    for position in some(operations, 16):
+    for position in some(operations, 10):
         crash_at(shm / "run", position, expected)
 
 
@@ -135,7 +135,7 @@ def prepare(shm: Path) -> tuple[Path, str, list[str]]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_disk_that_fails_at_some_operations(shm: Path, expected: str, fault: str) -> None:
     base, complete, operations = prepare(shm)
-    for position in some(operations, 10):
+    for position in some(operations, 6):
         fail_at(base, shm / "run", position, FAULTS[fault], complete)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import run_in_forks
 
 WORK = """
 import json, os, sys, warnings
@@ -47,7 +45,8 @@ for name in ("l0", "dsp", "frozen"):
     kept = [path.name for path in list_finished_checkpoints(folder)]
     values = next(iter(gating.parameters.values())).detach().tolist()
     weights = [float(p.detach().double().sum()) for p in model.parameters()]
-    found[name] = {"steps": made.steps, "gates": values, "weights": weights, "kept": kept}
+    processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    found[name] = {"steps": made.steps, "gates": values, "weights": weights, "kept": kept, "processes": processes}
 Path(f"{sys.argv[3]}.{os.environ.get('RANK', '0')}").write_text(json.dumps(found))
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
@@ -107,17 +106,12 @@ if number > 1:
 
 
 def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK) -> list[dict[str, Any]]:
-    script = tmp_path / "work.py"
+    """What each of so many processes found."""
+    script, path = tmp_path / "work.py", tmp_path / f"of {processes}"
     script.write_text(work)
-    start = (
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        if processes > 1
-        else [sys.executable]
-    )
-    path = tmp_path / f"of {processes}"
-    command = [*start, str(script), str(Path(__file__).parents[1] / "support"), str(path / "folder"), str(path / "found"), *words]
     path.mkdir()
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    arguments = (Path(__file__).parents[1] / "support", path / "folder", path / "found", *words)
+    outcome = run_in_forks(script, *arguments, processes=processes)
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     return [json.loads((path / f"found.{rank}").read_text()) for rank in range(processes)]
 
@@ -126,6 +120,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     (alone,) = launched(tmp_path, 1)
     one, two = launched(tmp_path, 2)
     for name, expected in alone.items():
+        assert (expected["processes"], one[name]["processes"], two[name]["processes"]) == (1, 2, 2)
         assert one[name]["gates"] == two[name]["gates"], "the processes have the same gates to the bit"
         assert one[name]["weights"] == two[name]["weights"]
         assert one[name]["steps"] == expected["steps"] == 8 and one[name]["kept"] == expected["kept"] == ["checkpoint-4", "checkpoint-8"]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from forks import run_in_forks
 from scoring import bits
 from torchrun import run_in_two_processes
 from toys import saved_classifier, saved_table
@@ -51,7 +52,7 @@ dist.destroy_process_group()
 def test_two_processes(tmp_path: Path) -> None:
     script = tmp_path / "work.py"
     script.write_text(WORK)
-    outputs = run_in_two_processes(script)
+    outputs = run_in_forks(script)
     assert outputs.returncode == 0, outputs.stderr[-2000:]
 
 
