@@ -52,7 +52,7 @@ The experiments of the papers on real models, other ones than the papers': a fin
 Each section is one command, `headcount paper NAME MODEL …`, in its small version (`--quick`: few sizes, seeds, steps and examples)
 unless it says otherwise; the linked page has all tables and figures.
 The experiments on embedded models are in [The papers](papers.md), what pruning costs in [Results](results.md), roles of other models in
-[Real models](real-models.md).
+[Real models](real-models.md). What remains of the findings on roles beyond distance, on three languages: [Roles on treebanks](roles-on-treebanks.md).
 
 Written by `benchmarks/findings.py` from what the commands measured; do not edit.
 """

@@ -3,7 +3,8 @@
     python benchmarks/language.py --data DATA --model smollm2-135m --out RUN
 
 Weights in a GGUF file are unpacked once, into RUN/model, which needs the package gguf. Text is WikiText-2 in windows. Everything is kept in RUN
-and goes on after a stop; the table goes to docs/real-models.md.
+and goes on after a stop; the table goes to docs/real-models.md, the strongest heads also to language.json, which `treebanks.py` compares with those
+of release 0.1.0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import headcount as hc
 from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
-from headcount.core.role_table import RoleTable
+from headcount.core.files import write_json
+from headcount.core.role_table import COMPARED_DEFINITIONS, RoleScore, RoleTable
 from headcount.data.open_task import open_task
 from headcount.models.provenance import machine_entries, model_record
 from headcount.runs.describe import describe_run
@@ -27,7 +29,14 @@ from headcount.runs.store import Run
 from headcount.workflows.roles import roles_into
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real-models.md"
+RESULTS = Path(__file__).with_suffix(".json")
 ROLES = ("induction", "offset:-1", "same")
+HEADS_OF_RELEASE_0_1 = {
+    "induction": ("L18H6", "L17H4", "L17H5", "L17H3", "L18H7"),
+    "offset:-1": ("L16H0", "L11H1", "L1H2", "L2H1", "L19H3"),
+    "same": ("L5H6", "L8H0", "L14H3", "L2H4", "L7H7"),
+}
+"""The strongest heads of SmolLM2-135M-Instruct by release 0.1.0, with random sequences that all repeat after 24 tokens."""
 
 
 def unpack_model(source: Path, folder: Path) -> Path:
@@ -52,24 +61,40 @@ def _unpack_weights(folder: Path, name: str) -> Any:
     return made
 
 
-def strongest(found: RoleTable, top: int) -> str:
-    """The heads with the largest bias for each role."""
-    rows = []
-    for role in ROLES:
-        ranked = sorted((row for row in found if row.role == role), key=lambda row: -row.bias)
-        rows += [
-            [
-                f"`{role}`",
-                row.head,
-                f"{row.bias:.2f} ({row.low:.2f} … {row.high:.2f})",
-                f"{row.maximum:.1f}",
-                f"{row.q:.1g}",
-                f"{row.accuracy:.2f}",
-                "yes" if row.has_role else "no",
-            ]
-            for row in ranked[:top]
+def rank_heads(roles: RoleTable, role: str, top: int) -> list[RoleScore]:
+    """Returns the rows of the heads with the largest bias for a role."""
+    return sorted((row for row in roles if row.role == role), key=lambda row: -row.bias)[:top]
+
+
+def write_strongest(roles: RoleTable, top: int) -> str:
+    """Returns the table of the heads with the largest bias for each role."""
+    rows = [
+        [
+            f"`{role}`",
+            row.head,
+            f"{row.bias:.2f} ({row.low:.2f} … {row.high:.2f})",
+            f"{row.maximum:.1f}",
+            "–" if row.excess is None else f"{row.excess:.2f} ({row.excess_low:.2f} … {row.excess_high:.2f})",
+            f"{row.q:.1g}",
+            f"{row.accuracy:.2f}",
+            "yes" if row.has_role else "no",
         ]
-    return table(("role", "head", "bias (95 %)", "of at most", "q", "accuracy", "has it"), rows, left=2)
+        for role in ROLES
+        for row in rank_heads(roles, role, top)
+    ]
+    return table(("role", "head", "bias (95 %)", "of at most", "excess mass (95 %)", "q", "accuracy", "has it"), rows, left=2)
+
+
+def summarise(roles: RoleTable, top: int) -> dict[str, Any]:
+    """Returns the strongest heads of each role, and how many heads have it by each definition, as plain data."""
+    by_definition = {name: roles.relabel(name) for name in COMPARED_DEFINITIONS}
+    return {
+        "strongest": {role: [{"head": str(row.head), "bias": row.bias} for row in rank_heads(roles, role, top)] for role in ROLES},
+        "labels": {
+            role: {name: sum(row.has_role for row in table if row.role == role) for name, table in by_definition.items()} for role in ROLES
+        },
+        "heads_of_release_0_1": HEADS_OF_RELEASE_0_1,
+    }
 
 
 def main() -> None:
@@ -93,10 +118,11 @@ def main() -> None:
     with Run.lead(options.out / "roles", command=command) as run:
         record = model_record(model, options.model.name)
         run.stage_records(describe_run(record, command=command, seed=0, task="wikitext-2", machine=machine_entries(model)), heads)
-        found = roles_into(run, model, read_corpus(model, task, tokenizer), RoleSpec(parse_roles(ROLES), swaps=0))
-    counts = ", ".join(f"`{role}` {sum(row.role == role and row.has_role for row in found)}" for role in ROLES)
-    text = f"Of {len(heads)} heads have the role: {counts}.\n\n{strongest(found, options.top)}"
+        roles = roles_into(run, model, read_corpus(model, task, tokenizer), RoleSpec(parse_roles(ROLES), swaps=0))
+    counts = ", ".join(f"`{role}` {sum(row.role == role and row.has_role for row in roles)}" for role in ROLES)
+    text = f"Of {len(heads)} heads have the role: {counts}.\n\n{write_strongest(roles, options.top)}"
     put(options.document, "language-roles", text)
+    write_json(RESULTS, summarise(roles, options.top))
     print(f"\n{text}\n")
 
 

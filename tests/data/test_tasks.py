@@ -808,6 +808,19 @@ def test_weights_that_are_not_finite() -> None:
         check_finite_weights(broken)
 
 
+def test_finite_weights_may_have_a_sum_that_is_not() -> None:
+    large = MODELS["two"]()
+    weight = large.get_parameter("bert.encoder.layer.0.output.dense.weight")
+    with torch.no_grad():
+        weight[:] = 3e38
+    assert not weight.sum().isfinite()
+    check_finite_weights(large)
+    with torch.no_grad():
+        weight[0, 0], weight[0, 1] = torch.inf, -torch.inf
+    with pytest.raises(NonFinite, match="holds 2 of 256 values"):
+        check_finite_weights(large)
+
+
 def test_all_errors_are_ours() -> None:
     assert issubclass(DataError, HeadcountError) and issubclass(MissingExtra, HeadcountError)
 

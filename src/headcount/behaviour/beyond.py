@@ -49,7 +49,7 @@ class TwinSums:
             heads = [head for block in blocks if self.twins.text_of_block[block.path] == text for head in block.heads]
             if heads:
                 columns = [self.heads.index(head) for head in heads]
-                sums = self.sums[:, :, columns]
+                sums = self.sums if heads == self.heads else self.sums[:, :, columns]  # a copy only where masks differ
                 swapped = None if self.twins.swaps is None else self.twins.excess_under_swaps(text, sums)
                 compared.append(HeadComparison(self.twins, text, heads, self.twins.compare_with_twins(text, sums), swapped))
         return compared

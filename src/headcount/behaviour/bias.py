@@ -58,21 +58,20 @@ class Sieved:
         is_entropy_weighted: Bool[Tensor, " roles"] | None = None,
     ) -> Sieved:
         """Returns the sieves without keys that the mask hides."""
-        inside = sieves & visible[..., None]
+        inside = (sieves & visible[..., None]).float()
         sizes, n_visible = inside.sum(2), visible.sum(-1)
         is_entropy_weighted = (
             torch.zeros(sieves.shape[-1], dtype=torch.bool, device=sieves.device) if is_entropy_weighted is None else is_entropy_weighted
         )
-        best, uniform = n_visible[..., None] / sizes.clamp(min=1), torch.ones_like(sizes, dtype=torch.float)
+        best, uniform = n_visible[..., None] / sizes.clamp(min=1), torch.ones_like(sizes)
         if is_entropy_weighted.any():
             best[..., is_entropy_weighted] = max_entropy_weighted_bias(n_visible[..., None], sizes[..., is_entropy_weighted])
             uniform[..., is_entropy_weighted] = n_visible.clamp(min=1).log()[..., None]
         tokens = (sizes > 0).sum(1)
         maximum, level = (torch.where(sizes > 0, value, 0.0).sum(1) / tokens.clamp(min=1) for value in (best, uniform))
-        inside = inside.float()
         return cls(
             inside,
-            sizes.float(),
+            sizes,
             n_visible.float(),
             tokens.float(),
             maximum,
@@ -142,7 +141,7 @@ def count_strongest_key_hits(
     for roles, keys in ((is_restricted_to_allowed, sieved.visible & allowed_keys[:, None, :]), (~is_restricted_to_allowed, sieved.visible)):
         if roles.any():
             weights = attention.masked_fill(~keys[:, None], -1.0)
-            strongest = (weights == weights.amax(-1, keepdim=True)) & keys[:, None]
+            strongest = ((weights == weights.amax(-1, keepdim=True)) & keys[:, None]).float()
             share = strongest / strongest.sum(-1, keepdim=True).clamp(min=1)
             counts[..., roles] = (share.flatten(2) @ inside)[..., roles]
     return counts

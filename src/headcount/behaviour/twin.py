@@ -51,14 +51,6 @@ class VisibilityGeometry:
     n_classes: int
     n_offsets: int
 
-    def sum_preferences_over_visible_classes(
-        self, preferences: Float[np.ndarray, "classes heads"], query_types: np.ndarray | slice = slice(None)
-    ) -> np.ndarray:
-        """Returns the sum of the preferences over the classes that each type sees: [types, heads]."""
-        prefix = np.zeros((len(preferences) + 1, preferences.shape[1]))
-        np.cumsum(preferences, 0, out=prefix[1:])
-        return np.maximum(self.ranges[query_types] @ prefix, _FLOOR)
-
     def sum_over_types_that_see_class(self, values_of_types: Float[np.ndarray, "types columns"]) -> Float[np.ndarray, "classes columns"]:
         """Returns the sum of the values of the types that see each class."""
         at_bounds = self.ranges.T @ values_of_types
@@ -67,6 +59,15 @@ class VisibilityGeometry:
     def count_pairs_by_class(self, folds: np.ndarray | slice = slice(None)) -> Float[np.ndarray, " classes"]:
         """Returns how many pairs there are of each class, in some folds or in all."""
         return self.sum_over_types_that_see_class(self.queries[folds].sum(0)[:, None])[:, 0]
+
+
+def sum_preferences_over_ranges(
+    ranges_of_types: sparse.csr_array, preferences: Float[np.ndarray, "classes heads"]
+) -> Float[np.ndarray, "types heads"]:
+    """Returns the sum of the preferences over the classes that each type sees."""
+    prefix = np.zeros((len(preferences) + 1, preferences.shape[1]))
+    np.cumsum(preferences, 0, out=prefix[1:])
+    return np.maximum(ranges_of_types @ prefix, _FLOOR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,12 +103,14 @@ class RoleSums:
     """Sums of the attention of some heads to the sieve of a role, by fold.
 
     Attributes:
-        inside: The attention on pairs of the sieve, by class.
+        classes: The classes of the sieve's pairs.
+        inside: The attention on pairs of the sieve, by these classes.
         mass: The sum over sentences of the mass on the sieve, over classes that are kept.
         bias: The sum over sentences of the sieve bias, over classes that are kept.
     """
 
-    inside: Float[np.ndarray, "folds classes heads"]
+    classes: Int[np.ndarray, " sieve_classes"]
+    inside: Float[np.ndarray, "folds sieve_classes heads"]
     mass: Float[np.ndarray, "folds heads"]
     bias: Float[np.ndarray, "folds heads"]
 
@@ -138,8 +141,14 @@ class TwinComparison:
 
 
 class Fit(NamedTuple):
-    """Preferences fitted to all pairs of some folds, 1 / their sum over what each type sees, and the twins' attention by class."""
+    """Preferences fitted to all pairs of some folds, 1 / their sum over what each type sees, and the twins' attention by class.
 
+    Beside them what they were fitted to: the heads' attention by class, the queries of each type and the pairs of each class.
+    """
+
+    attention: Float[np.ndarray, "classes heads"]
+    queries: Float[np.ndarray, "types 1"]
+    pairs: Float[np.ndarray, " classes"]
     preferences: Float[np.ndarray, "classes heads"]
     inverse: Float[np.ndarray, "types heads"]
     by_class: Float[np.ndarray, "classes heads"]
@@ -155,12 +164,12 @@ def fit_preferences_to_all_pairs(
     preferences = np.ones_like(goal)
     for _ in range(N_UPDATES):
         reproduced = preferences * geometry.sum_over_types_that_see_class(
-            queries / geometry.sum_preferences_over_visible_classes(preferences)
+            queries / sum_preferences_over_ranges(geometry.ranges, preferences)
         )
         preferences = _update_preferences(preferences, goal, reproduced, counts > 0.5).preferences
     preferences = _fill_classes_without_pairs(preferences, counts > 0.5)
-    inverse = 1 / geometry.sum_preferences_over_visible_classes(preferences)
-    return Fit(preferences, inverse, preferences * geometry.sum_over_types_that_see_class(queries * inverse))
+    inverse = 1 / sum_preferences_over_ranges(geometry.ranges, preferences)
+    return Fit(goal, queries, counts, preferences, inverse, preferences * geometry.sum_over_types_that_see_class(queries * inverse))
 
 
 def compare_with_twins(
@@ -179,10 +188,9 @@ def compare_with_twins(
     comparisons = [_RoleTwins(geometry, pairs, sums) for pairs, sums in pairs_and_sums_of_roles]
     for left_out in (*folds.tolist(), None) if any(comparison.is_testable for comparison in comparisons) else ():
         common = fit_preferences_to_all_pairs(geometry, attention_by_class, left_out)
-        goal = attention_by_class[np.arange(len(attention_by_class)) != left_out].sum(0)
         for comparison in comparisons:
             if comparison.is_testable:
-                comparison.add_fit_without_fold(left_out, common, goal)
+                comparison.add_fit_without_fold(left_out, common)
     return [comparison.comparison() for comparison in comparisons]
 
 
@@ -236,21 +244,28 @@ class _RoleTwins:
         self.folds = np.flatnonzero(pairs.sentences)
         self.is_testable = self.n_kept >= MIN_KEPT * self.n_pairs and len(self.folds) > 1
         self.types, self.row = np.unique(pairs.query_type, return_inverse=True)
+        self.ranges = geometry.ranges[self.types]
         shape = (geometry.n_classes, len(self.types))
-        self.count = sparse.csr_array((pairs.count, (pairs.key_class, self.row)), shape=shape)
-        self.mass = sparse.csr_array((np.where(self.is_kept, pairs.mass, 0.0), (pairs.key_class, self.row)), shape=shape)
+        cells, self.cell = np.unique(pairs.key_class * shape[1] + self.row, return_inverse=True)
+        bounds = np.searchsorted(cells, np.arange(shape[0] + 1) * shape[1])
+
+        def sum_by_cell(weights: np.ndarray) -> sparse.csr_array:
+            return sparse.csr_array((np.bincount(self.cell, weights, minlength=len(cells)), cells % max(shape[1], 1), bounds), shape=shape)
+
+        self.count, self.mass = sum_by_cell(pairs.count), sum_by_cell(np.where(self.is_kept, pairs.mass, 0.0))
+        self.count_of_others = self.count.copy()
+        self.pairs_by_class = np.bincount(pairs.key_class, pairs.count, minlength=geometry.n_classes)
+        self.inside = sums.inside.sum(0)
         self.by_fold: dict[int, np.ndarray] = {fold: np.flatnonzero(pairs.fold == fold) for fold in self.folds.tolist()}
         n_heads = sums.mass.shape[1]
         self.twin_mass, self.twin_bias, self.twin_mass_of_others = (np.zeros((len(self.folds), n_heads)) for _ in range(3))
         self.twin_mass_in_sample = np.zeros(n_heads)
         self.twin_by_class = np.full((geometry.n_classes, n_heads), np.nan)
 
-    def add_fit_without_fold(
-        self, left_out_fold: int | None, fit_to_all_pairs: Fit, attention_by_class: Float[np.ndarray, "classes heads"]
-    ) -> None:
+    def add_fit_without_fold(self, left_out_fold: int | None, fit_to_all_pairs: Fit) -> None:
         """Fits the twins outside the sieve without one fold, and sums their attention to the sieve, in that fold and in the others."""
-        preferences = self._fit_preferences_outside_sieve(left_out_fold, fit_to_all_pairs, attention_by_class)
-        inverse = 1 / self.geometry.sum_preferences_over_visible_classes(preferences, self.types)
+        preferences = self._fit_preferences_outside_sieve(left_out_fold, fit_to_all_pairs)
+        inverse = 1 / sum_preferences_over_ranges(self.ranges, preferences)
         on_sieve = (preferences * (self.mass @ inverse)).sum(0)
         if left_out_fold is None:
             self.twin_mass_in_sample = on_sieve
@@ -263,20 +278,17 @@ class _RoleTwins:
             self.twin_mass[number], self.twin_bias[number] = self.pairs.mass[own] @ share, self.pairs.bias[own] @ share
             self.twin_mass_of_others[number] = on_sieve - self.twin_mass[number]
 
-    def _fit_preferences_outside_sieve(
-        self, left_out_fold: int | None, fit_to_all_pairs: Fit, attention_by_class: np.ndarray
-    ) -> np.ndarray:
+    def _fit_preferences_outside_sieve(self, left_out_fold: int | None, fit_to_all_pairs: Fit) -> np.ndarray:
         """Returns the preferences fitted outside the sieve, beginning with the fit to all pairs; heads that an update hardly moves stop there."""
-        geometry, n_types = self.geometry, len(self.types)
-        used = np.arange(len(geometry.queries)) != left_out_fold
+        geometry, inside = self.geometry, self.count_of_others
         own = self.by_fold.get(-1 if left_out_fold is None else left_out_fold, np.zeros(0, dtype=int))
-        own_count = sparse.csr_array(
-            (self.pairs.count[own], (self.pairs.key_class[own], self.row[own])), shape=(geometry.n_classes, n_types)
-        )
-        inside = (self.count - own_count).tocsr()
-        queries = geometry.queries[used].sum(0)[:, None]
-        has_pairs = geometry.count_pairs_by_class(used) - inside.sum(1) > 0.5
-        outside = np.maximum(attention_by_class - self.sums.inside[used].sum(0), 0.0)
+        own_pairs, own_count = self.pairs.key_class[own], self.pairs.count[own]
+        inside.data[:] = self.count.data - np.bincount(self.cell[own], own_count, minlength=len(inside.data))
+        pairs_inside = self.pairs_by_class - np.bincount(own_pairs, own_count, minlength=geometry.n_classes)
+        has_pairs = fit_to_all_pairs.pairs - pairs_inside > 0.5
+        outside = fit_to_all_pairs.attention.copy()
+        outside[self.sums.classes] -= self.inside if left_out_fold is None else self.inside - self.sums.inside[left_out_fold]
+        outside = np.maximum(outside, 0.0)
         preferences = fit_to_all_pairs.preferences.copy()
         heads = np.arange(preferences.shape[1])
         inverse, by_class = fit_to_all_pairs.inverse, fit_to_all_pairs.by_class
@@ -287,8 +299,8 @@ class _RoleTwins:
             heads = heads[updated.misplaced_share > SMALL_CHANGE]
             if not len(heads):
                 break
-            inverse = 1 / geometry.sum_preferences_over_visible_classes(preferences[:, heads])
-            by_class = preferences[:, heads] * geometry.sum_over_types_that_see_class(queries * inverse)
+            inverse = 1 / sum_preferences_over_ranges(geometry.ranges, preferences[:, heads])
+            by_class = preferences[:, heads] * geometry.sum_over_types_that_see_class(fit_to_all_pairs.queries * inverse)
         return preferences
 
     def comparison(self) -> TwinComparison:
@@ -302,8 +314,10 @@ class _RoleTwins:
         mass, total = self.sums.mass[self.folds], n.sum()
         without = (mass.sum(0) - mass - self.twin_mass_of_others) / (total - n)[:, None]
         in_sample = (mass.sum(0) - self.twin_mass_in_sample) / total
-        counts = np.asarray(self.count.sum(1)).ravel()[:, None]
+        counts = self.pairs_by_class[:, None]
         no_pairs = np.full_like(self.twin_by_class, np.nan)
+        inside = np.zeros_like(self.twin_by_class)
+        inside[self.sums.classes] = self.inside
         return TwinComparison(
             bias=self.sums.bias[self.folds].sum(0) / total,
             twin_bias=self.twin_bias.sum(0) / total,
@@ -312,6 +326,6 @@ class _RoleTwins:
             n_folds=len(n),
             n_pairs=self.n_pairs,
             n_kept=self.n_kept,
-            by_class=np.divide(self.sums.inside.sum(0), counts, out=no_pairs.copy(), where=counts > 0),
+            by_class=np.divide(inside, counts, out=no_pairs.copy(), where=counts > 0),
             twin_by_class=np.divide(self.twin_by_class, counts, out=no_pairs, where=counts > 0),
         )

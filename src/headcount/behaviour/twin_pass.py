@@ -42,7 +42,7 @@ class SparseSum:
     @classmethod
     def from_matrix(cls, matrix: sparse.csr_array, device: torch.device) -> SparseSum:
         """Returns the rows of a matrix [sums, entries]."""
-        entries, bounds = (torch.from_numpy(array.astype(np.int64)).to(device) for array in (matrix.indices, matrix.indptr))
+        entries, bounds = (torch.from_numpy(array).to(device) for array in (matrix.indices, matrix.indptr))
         return cls(entries, bounds, torch.from_numpy(matrix.data).to(device))
 
     def sum_attention(self, attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "sums heads"]:
@@ -145,11 +145,13 @@ class TwinPass:
         layout, n_classes = masked_text.layout, self._inside.shape[1]
         folds = np.searchsorted(self.folds_of_sentences(sentence_numbers), self.fold[sentences])
         row, query, key = np.nonzero(layout.visible_pairs(sentences, padded_shape))
+        shape_of_sums = (self.n_attention_sums * (folds.max() + 1), len(sentences) * n_queries * n_keys)
+        index_type = np.int32 if max(shape_of_sums) < np.iinfo(np.int32).max else np.int64
         sums, entries, weights = [], [], []
 
         def add_entries(row: np.ndarray, query: np.ndarray, key: np.ndarray, sum_number: np.ndarray, weight: np.ndarray) -> None:
-            sums.append(folds[row] * self.n_attention_sums + sum_number)
-            entries.append((row * n_queries + query) * n_keys + key)
+            sums.append((folds[row] * self.n_attention_sums + sum_number).astype(index_type))
+            entries.append(((row * n_queries + query) * n_keys + key).astype(index_type))
             weights.append(weight)
 
         add_entries(row, query, key, layout.classes_of_keys(sentences[row], query, key), np.ones(len(row)))
@@ -167,7 +169,6 @@ class TwinPass:
                 add_entries(
                     swapped.pairs.row, swapped.pairs.query, swapped.pairs.key, first + of_swap.first_sum + swapped.pairs.role, swapped.mass
                 )
-        shape_of_sums = (self.n_attention_sums * (folds.max() + 1), len(sentences) * n_queries * n_keys)
         flat = (np.concatenate(weights), (np.concatenate(sums), np.concatenate(entries)))
         return SparseSum.from_matrix(sparse.coo_array(flat, shape=shape_of_sums).tocsr(), device)
 
@@ -177,10 +178,10 @@ class TwinPass:
         first = n_classes + self._n_inside
         roles = []
         for number, pairs in enumerate(masked.pairs):
-            inside = np.zeros((N_FOLDS, n_classes, sums.shape[-1]))
-            occurs = self._inside[number] >= 0
-            inside[:, occurs] = sums[:, n_classes + self._inside[number][occurs]]
-            roles.append((pairs, RoleSums(inside, sums[:, first + number], sums[:, first + len(self.roles) + number])))
+            classes = np.flatnonzero(self._inside[number] >= 0)
+            begin = n_classes + int(self._inside[number][classes[:1]].sum())  # the sums of a role stand together
+            inside = sums[:, begin : begin + len(classes)]
+            roles.append((pairs, RoleSums(classes, inside, sums[:, first + number], sums[:, first + len(self.roles) + number])))
         return compare_with_twins(masked.geometry, sums[:, :n_classes], roles)
 
     def excess_under_swaps(self, text_number: int, sums: Float[np.ndarray, "folds sums heads"]) -> SwappedExcess:
