@@ -16,7 +16,7 @@ PLAIN = {"string": str, "boolean": bool}
 def _tokens(text: str) -> list[str]:
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
     text = re.sub(r"//[^\n]*", " ", text)
-    actual, position = [], 0
+    words, position = [], 0
     while match := TOKEN.match(text, position):
         words.append(match[1])
         position = match.end()
@@ -160,6 +160,6 @@ def _named(value: Any, name: str, location: str) -> list[str]:
 
 
 def check(value: Any, kind: str) -> None:
-    """Fails with the first places location a value, as JSON gives it, does not fit a type of the contract."""
+    """Fails with the first places where a value, as JSON gives it, does not fit a type of the contract."""
     problems = wrong(json.loads(json.dumps(value, allow_nan=False)), kind, kind)
     assert not problems, problems[:10]
