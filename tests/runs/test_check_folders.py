@@ -79,36 +79,36 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def foreign_artifact(run: Path, path: Path) -> tuple[str, str]:
-    shutil.copy(artifact(path, "fisher"), run / "artifacts" / "scores")
-    return "foreign", f"artifacts/scores/{artifact(path, 'fisher').name}"
+def foreign_artifact(run: Path, other_run: Path) -> tuple[str, str]:
+    shutil.copy(artifact(other_run, "fisher"), run / "artifacts" / "scores")
+    return "foreign", f"artifacts/scores/{artifact(other_run, 'fisher').name}"
 
 
-def foreign_evaluation(run: Path, path: Path) -> tuple[str, str]:
+def foreign_evaluation(run: Path, other_run: Path) -> tuple[str, str]:
     """Under a name that run.json lists already, with another key."""
-    shutil.copy(artifact(path, "whole", "evaluation"), run / "artifacts" / "evaluation")
-    return "foreign", f"artifacts/evaluation/{artifact(path, 'whole', 'evaluation').name}"
+    shutil.copy(artifact(other_run, "whole", "evaluation"), run / "artifacts" / "evaluation")
+    return "foreign", f"artifacts/evaluation/{artifact(other_run, 'whole', 'evaluation').name}"
 
 
-def missing_artifact(run: Path, _other: Path) -> tuple[str, str]:
+def missing_artifact(run: Path, other_run: Path) -> tuple[str, str]:
     path = artifact(run, "gradient")
     path.unlink()
     return "missing", str(path.relative_to(run))
 
 
-def foreign_record(run: Path, path: Path) -> tuple[str, str]:
-    shutil.copy(path / "run.json", run / "run.json")
+def foreign_record(run: Path, other_run: Path) -> tuple[str, str]:
+    shutil.copy(other_run / "run.json", run / "run.json")
     return "foreign", "heads.json" if (run / "heads.json").read_bytes() != (
-        path / "heads.json"
+        other_run / "heads.json"
     ).read_bytes() else f"artifacts/scores/{artifact(run, 'gradient').name}"
 
 
-def missing_heads(run: Path, path: Path) -> tuple[str, str]:
+def missing_heads(run: Path, other_run: Path) -> tuple[str, str]:
     (run / "heads.json").unlink()
     return "missing", "heads.json"
 
 
-def damaged_record(run: Path, path: Path) -> tuple[str, str]:
+def damaged_record(run: Path, other_run: Path) -> tuple[str, str]:
     flip(run / "run.json")
     return "damaged", "run.json"
 
@@ -128,12 +128,12 @@ def test_open_report_and_check_notice(
     assert code == 1 and problem in problems
 
 
-def damaged_artifact(run: Path, path: Path) -> set[tuple[str, str]]:
+def damaged_artifact(run: Path, other_run: Path) -> set[tuple[str, str]]:
     flip(artifact(run, "gradient"))
     return {("damaged", str(artifact(run, "gradient").relative_to(run)))}
 
 
-def swapped_artifacts(run: Path, _other: Path) -> set[tuple[str, str]]:
+def swapped_artifacts(run: Path, other_run: Path) -> set[tuple[str, str]]:
     first, second = artifact(run, "gradient"), artifact(run, "magnitude")
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
@@ -141,50 +141,50 @@ def swapped_artifacts(run: Path, _other: Path) -> set[tuple[str, str]]:
     return {("foreign", str(path.relative_to(run))) for path in (first, second)}
 
 
-def edited_table(run: Path, path: Path) -> set[tuple[str, str]]:
+def edited_table(run: Path, other_run: Path) -> set[tuple[str, str]]:
     (run / "scores.csv").write_text((run / "scores.csv").read_text().replace("1", "2"))
     return {("damaged", "scores.csv")}
 
 
-def foreign_tables(run: Path, path: Path) -> set[tuple[str, str]]:
+def foreign_tables(run: Path, other_run: Path) -> set[tuple[str, str]]:
     for name in ("scores.csv", "scores.parquet", "outcomes.parquet", "tables.json"):
-        shutil.copy(path / name, run / name)
+        shutil.copy(other_run / name, run / name)
     return {("foreign", name) for name in ("scores.csv", "scores.parquet", "outcomes.parquet")}
 
 
-def missing_table(run: Path, path: Path) -> set[tuple[str, str]]:
+def missing_table(run: Path, other_run: Path) -> set[tuple[str, str]]:
     (run / "scores.parquet").unlink()
     return {("missing", "scores.parquet")}
 
 
-def missing_model(run: Path, path: Path) -> set[tuple[str, str]]:
+def missing_model(run: Path, other_run: Path) -> set[tuple[str, str]]:
     shutil.rmtree(run / "models" / "rank.12345678")
     return {("missing", "models/rank.12345678")}
 
 
-def foreign_model(run: Path, path: Path) -> set[tuple[str, str]]:
+def foreign_model(run: Path, other_run: Path) -> set[tuple[str, str]]:
     shutil.rmtree(run / "models" / "rank.12345678")
-    shutil.copytree(path / "models" / "rank.12345678", run / "models" / "rank.12345678")
+    shutil.copytree(other_run / "models" / "rank.12345678", run / "models" / "rank.12345678")
     return {("foreign", "models/rank.12345678")}
 
 
-def damaged_model(run: Path, path: Path) -> set[tuple[str, str]]:
+def damaged_model(run: Path, other_run: Path) -> set[tuple[str, str]]:
     flip(run / "models" / "rank.12345678" / "model.safetensors")
     return {("damaged", "models/rank.12345678/model.safetensors")}
 
 
-def unlisted_model(run: Path, path: Path) -> set[tuple[str, str]]:
+def unlisted_model(run: Path, other_run: Path) -> set[tuple[str, str]]:
     shutil.copytree(run / "models" / "rank.12345678", run / "models" / "other.87654321")
     return {("foreign", "models/other.87654321")}
 
 
-def foreign_plan(run: Path, path: Path) -> set[tuple[str, str]]:
+def foreign_plan(run: Path, other_run: Path) -> set[tuple[str, str]]:
     hc.Plan.removing(["L0H2"]).write(run / "models" / "rank.12345678.plan.json")
     return {("foreign", "models/rank.12345678.plan.json")}
 
 
-def several(run: Path, path: Path) -> set[tuple[str, str]]:
-    return damaged_artifact(run, path) | missing_model(run, path) | missing_table(run, path)
+def several(run: Path, other_run: Path) -> set[tuple[str, str]]:
+    return damaged_artifact(run, other_run) | missing_model(run, other_run) | missing_table(run, other_run)
 
 
 CHANGES = [damaged_artifact, swapped_artifacts, edited_table, foreign_tables, missing_table, missing_model, foreign_model, damaged_model,

@@ -16,12 +16,12 @@ PLAIN = {"string": str, "boolean": bool}
 def _tokens(text: str) -> list[str]:
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
     text = re.sub(r"//[^\n]*", " ", text)
-    actual, position = [], 0
+    words, position = [], 0
     while match := TOKEN.match(text, position):
-        actual.append(match[1])
+        words.append(match[1])
         position = match.end()
     assert not text[position:].strip(), f"cannot read the contract at {text[position : position + 40]!r}"
-    return actual
+    return words
 
 
 class Parser:
@@ -105,55 +105,61 @@ class Parser:
 TYPES = Parser(CONTRACT.read_text(encoding="utf-8")).types
 
 
-def wrong(value: Any, kind: Any, where: str = "") -> list[str]:
+def wrong(value: Any, kind: Any, location: str = "") -> list[str]:
     """What does not fit; nothing if all does."""
     if isinstance(kind, str):
         kind = ("name", kind)
     tag, inner = kind
     if tag == "union":
-        wrongs = [wrong(value, option, where) for option in inner]
+        wrongs = [wrong(value, option, location) for option in inner]
         return min(wrongs, key=len) if all(wrongs) else []
     if tag == "literal":
-        return [] if value == inner and type(value) is type(inner) else [f"{where}: {value!r} is not {inner!r}"]
+        return [] if value == inner and type(value) is type(inner) else [f"{location}: {value!r} is not {inner!r}"]
     if tag == "array":
-        return _each(value, [inner] * len(value), where) if isinstance(value, list) else [f"{where}: {value!r:.60} is no list"]
+        return _each(value, [inner] * len(value), location) if isinstance(value, list) else [f"{location}: {value!r:.60} is no list"]
     if tag == "tuple":
         fits = isinstance(value, list) and len(value) == len(inner)
-        return _each(value, inner, where) if fits else [f"{where}: {value!r:.60} is no tuple of {len(inner)}"]
+        return _each(value, inner, location) if fits else [f"{location}: {value!r:.60} is no tuple of {len(inner)}"]
     if tag == "record":
         fits = isinstance(value, dict)
-        return [line for key, each in value.items() for line in wrong(each, inner, f"{where}.{key}")] if fits else [f"{where} is no record"]
+        return (
+            [line for key, each in value.items() for line in wrong(each, inner, f"{location}.{key}")]
+            if fits
+            else [f"{location} is no record"]
+        )
     if tag == "object":
-        return _fields(value, inner, where)
-    return _named(value, inner, where)
+        return _fields(value, inner, location)
+    return _named(value, inner, location)
 
 
-def _each(values: list[Any], kinds: list[Any], text: str) -> list[str]:
-    return [line for i, (value, kind) in enumerate(zip(values, kinds, strict=True)) for line in wrong(value, kind, f"{text}[{i}]")]
+def _each(values: list[Any], kinds: list[Any], location: str) -> list[str]:
+    return [line for i, (value, kind) in enumerate(zip(values, kinds, strict=True)) for line in wrong(value, kind, f"{location}[{i}]")]
 
 
-def _fields(value: Any, fields: dict[str, Any], text: str) -> list[str]:
+def _fields(value: Any, fields: dict[str, Any], location: str) -> list[str]:
     if not isinstance(value, dict):
-        return [f"{text}: {value!r:.60} is no object"]
-    actual = [f"{text}.{name} is missing" for name, (optional, _) in fields.items() if name not in value and not optional]
-    actual += [f"{text}.{name} is not in the contract" for name in value if name not in fields]
-    return actual + [line for name, (_, kind) in fields.items() if name in value for line in wrong(value[name], kind, f"{text}.{name}")]
+        return [f"{location}: {value!r:.60} is no object"]
+    problems = [f"{location}.{name} is missing" for name, (optional, _) in fields.items() if name not in value and not optional]
+    problems += [f"{location}.{name} is not in the contract" for name in value if name not in fields]
+    return problems + [
+        line for name, (_, kind) in fields.items() if name in value for line in wrong(value[name], kind, f"{location}.{name}")
+    ]
 
 
-def _named(value: Any, name: str, text: str) -> list[str]:
+def _named(value: Any, name: str, location: str) -> list[str]:
     if name == "unknown":
         return []
     if name == "null":
-        return [] if value is None else [f"{text}: {value!r:.60} is not null"]
+        return [] if value is None else [f"{location}: {value!r:.60} is not null"]
     if name == "number":
         good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return [] if good else [f"{text}: {value!r:.60} is no number"]
+        return [] if good else [f"{location}: {value!r:.60} is no number"]
     if name in PLAIN:
-        return [] if isinstance(value, PLAIN[name]) else [f"{text}: {value!r:.60} is no {name}"]
-    return wrong(value, TYPES[name], text)
+        return [] if isinstance(value, PLAIN[name]) else [f"{location}: {value!r:.60} is no {name}"]
+    return wrong(value, TYPES[name], location)
 
 
 def check(value: Any, kind: str) -> None:
     """Fails with the first places where a value, as JSON gives it, does not fit a type of the contract."""
-    actual = wrong(json.loads(json.dumps(value, allow_nan=False)), kind, kind)
-    assert not actual, actual[:10]
+    problems = wrong(json.loads(json.dumps(value, allow_nan=False)), kind, kind)
+    assert not problems, problems[:10]

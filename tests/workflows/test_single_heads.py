@@ -150,11 +150,11 @@ def test_a_bound_holds_as_it_is_written() -> None:
 
 
 def test_the_demo_marks_heads_of_its_entailment_model_safe() -> None:
-    from headcount.app.jobs.demo import JUDGED, SIZES
+    from headcount.app.jobs.demo import SIZES, VERDICT_LIMITS
     from headcount.core.damage import examples_needed_for_harmless_head
 
     model = hc.load("demo/entailment")
-    assert JUDGED["entailment"] is None and SIZES["entailment"][0] >= examples_needed_for_harmless_head(32), (
+    assert VERDICT_LIMITS["entailment"] is None and SIZES["entailment"][0] >= examples_needed_for_harmless_head(32), (
         "the demo reads as many examples as verdicts need"
     )
     data = hc.open_task(f"demo/entailment(size={SIZES['entailment'][0]})", model, hc.load_tokenizer("demo/entailment"))
