@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+from command_line import run
+
 from headcount.data.embedded.sentences import draw_sentences
 
 ENTAILMENT = "demo/entailment"
@@ -63,13 +66,55 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "training-log": ("training-log(method=dsp;steps=4;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
 }
+FIGURES = {
+    "all-but-one": ["layers", "metric"],
+    "attention-maps": ["positional"],
+    "by-type": ["types"],
+    "compensation": ["weights", "importance"],
+    "dynamics": ["curves"],
+    "finetune-roles": ["roles"],
+    "from-scratch": ["controls"],
+    "importance-map": ["gradient", "magnitude", "distances of encoder-self", "parameters"],
+    "kept": [f"layers by {method}" for method in ("magnitude", "random")],
+    "languages": ["languages", "lost", "tasks"],
+    "layers": ["groups", "pairs"],
+    "penalty-sweep": ["heads", "metric", "exact"],
+    "pruning-curve": ["curve", "difference"],
+    "rare-words": ["ranks", "heads"],
+    "relation-accuracy": ["relations"],
+    "role-definitions": ["sweep", "rules", "blocks"],
+    "role-families": ["shares", "overlap", "layers", "thirds"],
+    "role-map": ["bias", "labels", "p-values", "map", "map-local", "map-block", "map-delimiter"],
+    "remaining-roles": ["families by magnitude", "families by random"],
+    "role-pruning": ["roles"],
+    "roles-importance": ["heads", "ranks"],
+    "single-heads": ["histogram", "map"],
+    "speed": ["batches", "sizes"],
+    "importance-or-random": ["choices-24", "choices-8"],
+    "interventions": ["interventions"],
+    "plan-transfer": ["transfer"],
+    "strategies": ["strategies"],
+    "survivors": ["families 1", "families 2", "share"],
+    "task-transfer": ["metric 1", "loss 1"],
+    "weight-change": ["layers"],
+    "training-log": ["gates", "loss", "log10 tau", "expected open heads", "open heads"],
+    "transfer": ["pair 1"],
+}
+"""The figures of every study that is named here."""
+
+
+def request_of(name: str, folder: Path) -> tuple[str, str | None, str | None, dict[str, Any]]:
+    """The text, model, task and further arguments of a study; one that is not named above has its default inputs."""
+    text, model, data, options = REQUESTS.get(name, (name, None, None, {}))
+    limit = {"limit": None} if name in ("transfer", "survivors") else {}
+    return text.format(folder=folder), model, data, {**limit, **options}
+
 
 def prepare(study: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Makes the run folders that a study reads."""
     if study == "transfer":
         for name, data in (("a", ENTAILMENT), ("b", "demo/entailment-tavi")):
             assert run(capsys, "score", ENTAILMENT, "--task", data, "--by", "fluctuation", "--limit", 8, "--out", folder / name)[0] == 0
     elif study == "survivors":
         words = ("--task", "demo/text", "--methods", "magnitude", "--keep", "25%,50%", "--seeds", 2, "--no-repair", "--limit", 8)
         assert run(capsys, "compare", "demo/encoder", *words, "--out", folder / "run")[0] == 0
-
-

@@ -59,7 +59,11 @@ class Checks:
 
     def broken(self, law: StrEnum, detail: str) -> LawBroken:
         """Returns the error that names method, law and what was measured."""
-        return LawBroken(f"{self.kind.registry.singular} '{self.method}' breaks the law that {law}: {detail}")
+        try:
+            text = str(self.method)
+        except TypeError:  # a field that is no option has no text
+            text = type(self.method).__qualname__
+        return LawBroken(f"{self.kind.registry.singular} '{text}' breaks the law that {law}: {detail}")
 
     def require(self, holds: bool, law: StrEnum, detail: str) -> None:
         """Raises LawBroken unless the law holds."""

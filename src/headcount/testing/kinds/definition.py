@@ -42,7 +42,7 @@ KIND = Kind(DEFINITIONS, Definition, DefinitionInfo, Definition.parse, Definitio
 
 
 @cache
-def _measured_table() -> RoleTable:
+def measured_table() -> RoleTable:
     """Returns roles of demo/encoder on the embedded English: some by position, some by content, some that are labels and some that are not."""
     from transformers import AutoTokenizer
 
@@ -74,7 +74,7 @@ def check_definition(definition: str | Configurable, table: RoleTable | None = N
     method, checks = parse_and_check_declaration(definition, KIND)
     unknown = [name for name in method.roles_of_families if name.partition(":")[0] not in ROLES.names()]
     checks.require(not unknown, DefinitionLaw.FAMILIES_ARE_KNOWN, f"{', '.join(unknown)} is none")
-    table = _measured_table() if table is None else table
+    table = measured_table() if table is None else table
     before = table.to_dict()
     with checks.require_success(DefinitionLaw.LABELS_A_TABLE):
         labelled = method.relabel(table)

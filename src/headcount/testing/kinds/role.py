@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Literal, get_args
 from unittest import mock
@@ -64,10 +65,12 @@ def _open_model_text_and_tokenizer(role: Role, attention: RoleAttention) -> tupl
 
 
 def _sentences_with_annotations(role: Role) -> list[Annotated] | list[tuple[str, str]]:
-    """Returns sentences of the embedded English; pairs of them for a role that needs pairs."""
+    """Returns sentences of the embedded English; pairs of them, or sentences whose first words are one cluster, for a role that needs these."""
     sentences = draw_sentences("english", N_SENTENCES)
     if "pairs" in role.info.needs:
         return [(first.text, second.text) for first, second in zip(sentences[::2], sentences[1::2], strict=True)]
+    if "clusters" in role.info.needs:
+        return [replace(sentence, clusters=(((0, 1), (2, 3)),)) for sentence in sentences]
     return sentences
 
 

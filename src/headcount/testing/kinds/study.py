@@ -15,12 +15,13 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 import headcount as hc
-from headcount.core.errors import HeadcountError
+from headcount.core.errors import HeadcountError, OptionError
 from headcount.core.figure import Figure
 from headcount.core.options import Configurable
 from headcount.core.registry import STUDIES
 from headcount.core.study_result import StudyResult
 from headcount.data.embedded.sentences import draw_sentences
+from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.task import Task, pad
 from headcount.studies._base import Study, StudyInfo
 from headcount.studies._results import run_study
@@ -38,7 +39,7 @@ PLACED = ("x", "counts", "edges", "ticks", "limits", "n", "references", "start")
 class StudyLaw(StrEnum):
     """The laws of studies beside those of declarations."""
 
-    REFUSES_OTHER_MODELS = "a model without heads is refused by name, before it runs"
+    REFUSES_OTHER_MODELS = "a model without heads is refused before it runs"
     MEASURES = "it measures"
     LEAVES_THE_MODEL = "it leaves the model as it was"
     NAMES_ITSELF = "its result names the study with its options"
@@ -107,7 +108,7 @@ def check_study(
     if text is None and "text" in needs and data is None:
         text = draw_sentences("english", N_SENTENCES, seed=0)
     if "model" in needs:
-        _check_refusal(method, text, checks)
+        _check_refusal(method, checks)
     sources = PythonSources(data, None, text, 0, limit, None)
 
     def measure(folder: Path | None) -> StudyResult:
@@ -130,14 +131,19 @@ def check_study(
     return result
 
 
-def _check_refusal(method: Study, text: Any, checks: Checks) -> None:
-    """Checks that a model without heads is refused by an error of headcount, before it runs."""
-    model = _WithoutHeads()
+def _check_refusal(method: Study, checks: Checks) -> None:
+    """Checks that a model without heads is refused by an error of headcount that is not about options, before it runs."""
+    model, needs = _WithoutHeads(), method.info.needs
     example = {"input_ids": [0, 1], "labels": 0}
-    task = Task("any", [example], [example], [example], collate=pad) if "task" in method.info.needs or text is None else None
+    task = Task("any", [example], [example], [example], collate=pad) if "task" in needs else None
+    text = ["the dog runs ."] if "text" in needs and task is None else None
+    tokenizer = build_tokenizer(segments=True)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            hc.study(method, model, task, text=text, out=Path(scratch) / "run", progress=False)
+            out = Path(scratch) / "run" if "run" in needs else None
+            hc.study(method, model, task, tokenizer=tokenizer, text=text, out=out, progress=False)
+        except OptionError as error:
+            raise checks.broken(StudyLaw.REFUSES_OTHER_MODELS, f"it is refused for another reason: {error}") from error
         except HeadcountError:
             checks.require(not model.n_passes, StudyLaw.REFUSES_OTHER_MODELS, "it ran before it was refused")
         except Exception as error:  # a raw error tells users neither rule nor remedy
