@@ -212,14 +212,19 @@ class Unbounded(ByAccuracy):
 @breaks(DeclarationLaw.WRONG_VALUES_ARE_REFUSED)
 class RawRefusal(ByAccuracy):
     def __post_init__(self) -> None:
-        assert isinstance(self.share, int | float)
+        try:
+            super().__post_init__()
+        except OptionError as error:
+            raise TypeError(str(error)) from error
 
 
 @breaks(DeclarationLaw.WRONG_VALUES_ARE_REFUSED)
 class NamelessRefusal(ByAccuracy):
     def __post_init__(self) -> None:
-        if not isinstance(self.share, int | float):
-            raise ArtifactError("a value is wrong")
+        try:
+            super().__post_init__()
+        except OptionError as error:
+            raise OptionError("a value is wrong") from error
 
 
 @breaks(DeclarationLaw.UNKNOWN_OPTIONS_ARE_REFUSED)
