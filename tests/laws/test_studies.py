@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from command_line import run
+from study_requests import FIGURES, REQUESTS, prepare, request_of
 
+import headcount as hc
 from headcount.core.options import options_of
 from headcount.core.registry import STUDIES
+from headcount.runs.store import Run
+from headcount.runs.study_files import RESULT
 from headcount.studies._base import Input, Study, StudyInfo
+from headcount.testing.kinds import check_study
+
+pytest.importorskip("matplotlib")
 
 NAMES = STUDIES.names()
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -26,6 +34,30 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "transfer": {"runs": ("runs/a", "runs/b")},
 }
 """Values of the options that have no default."""
+
+
+def test_only_registered_studies_have_requests() -> None:
+    assert set(REQUESTS) | set(FIGURES) <= set(NAMES)
+
+
+@pytest.mark.filterwarnings("ignore::headcount.core.errors.UnknownTokens")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_laws_of_studies_hold_and_a_run_keeps_the_result(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prepare(name, tmp_path, capsys)
+    text, model, data, options = request_of(name, tmp_path)
+    measured = check_study(text, model, data, **options, out=tmp_path / "run")
+    figures = [figure.name for figure in measured.figures]
+    assert figures == FIGURES.get(name, figures)
+
+    folder = tmp_path / "run" / "studies" / name
+    stems = {figure.replace(" ", "-") for figure in figures}
+    assert {path.stem for path in folder.glob("*.svg")} == {path.stem for path in folder.glob("*.pdf")} == stems
+    assert len(list(folder.glob("*.csv"))) == len(list(folder.glob("*.tex"))) == len(measured.tables)
+    stored = json.loads((folder / RESULT).read_text())
+    assert stored == json.loads(json.dumps(measured.to_dict())) == json.loads(json.dumps(hc.StudyResult.from_dict(stored).to_dict()))
+    (artifact,) = Run.open(tmp_path / "run").results("study").values()
+    assert artifact.content["result"] == stored and (tmp_path / "run" / f"study-{name}.csv").is_file()
+    assert run(capsys, "check", tmp_path / "run")[0] == 0
 
 
 def study_of(name: str, **options: Any) -> Study:

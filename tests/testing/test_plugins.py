@@ -1,4 +1,7 @@
-"""Installed packages add an importance, a role and a pruner; the laws of their kinds hold for them, and fail for broken ones."""
+"""Packages with an importance, a role and a pruner, built and installed, keep the laws of their kinds; registration, and what is not registered well.
+
+Broken examples of every law are in tests/laws/test_broken_kinds.py.
+"""
 
 from __future__ import annotations
 

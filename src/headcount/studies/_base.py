@@ -45,11 +45,13 @@ class StudyInfo:
         needs: The inputs without which it cannot run: a `model`, a `task`, a `text` to measure roles on, a `run` folder that keeps its
             evaluations and models, or the run folder of a finished `comparison`. Every study can keep its result in a run folder.
         optional: Further inputs that it can use.
+        measures_time: Whether it measures how long something takes, which is not the same twice.
     """
 
     paper: str
     needs: frozenset[Input] = frozenset()
     optional: frozenset[Input] = frozenset()
+    measures_time: bool = False
 
     def uses(self, input: Input) -> bool:
         """Whether the study needs an input or can use it."""

@@ -30,7 +30,7 @@ class Speed(Study):
     batches: tuple[int, ...] = option((1, 4, 16, 64), "Batch sizes")
     length: int = option(128, "Length of the texts in tokens, at most that of the model", minimum=1)
     rounds: int = option(25, "Rounds in which every model runs once", minimum=MIN_ROUNDS)
-    info = StudyInfo(paper="Michel et al. 2019, Table 4; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
+    info = StudyInfo(paper="Michel et al. 2019, Table 4; Li et al. 2021", needs=frozenset({"model", "task", "run"}), measures_time=True)
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the timed passes of all models, and their evaluations."""
