@@ -98,7 +98,9 @@ class _Utterance:
             raise DataError(
                 f"{self.origin} has times for {len(spans)} words, but word_ids names {n_words}; give one pair of times for each"
             )
-        forms = self._forms(n_words)
+        forms = [str(form) for form in self.item.get("words") or ()]
+        if len(forms) != n_words or not all(forms):
+            forms = [f"word{number}" for number in range(n_words)]
         target = _annotate_words(forms, self.origin)
         links = frozenset((word, word) for word in range(len(spans or ())))
         source = _annotate_words(forms, self.origin, target, links)
@@ -172,10 +174,6 @@ class _Utterance:
                 f"{self.origin}: word {outside} is at {bounds[outside].tolist()}, but its sound has {n_frames_with_sound} frames of {FRAME_SECONDS} s"
             )
         return [range(first, min(after, n_frames_with_sound)) for first, after in spans]
-
-    def _forms(self, n_words: int) -> list[str]:
-        forms = [str(form) for form in self.item.get("words") or ()]
-        return forms if len(forms) == n_words and all(forms) else [f"word{number}" for number in range(n_words)]
 
 
 def _features_without_batch_axis(features: Any) -> Tensor:

@@ -99,11 +99,13 @@ class Languages(Study):
         losses = _measure.languages.measure_languages(self, context)
         parts = build_language_parts(losses, self.names[0], is_trained=self.recover is not None)
         part = choose_part(parts, self.show)
+        most = "" if context.limit is None else f", at most {context.limit}"
+        file_note = f"Heads are chosen on {self.names[0]}; of every other language all rows of the file are read{most}."
         return StudyResult(
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(*self._file_notes(context.limit), *describe_dense_models(losses, part.tables)),
+            notes=(*((file_note,) if self.files else ()), *describe_dense_models(losses, part.tables)),
             figures=part.figures,
             measurements={
                 **losses.request,
@@ -114,9 +116,3 @@ class Languages(Study):
                 "sizes": [asdict(row) for row in losses.trends],
             },
         )
-
-    def _file_notes(self, limit: int | None) -> tuple[str, ...]:
-        if not self.files:
-            return ()
-        most = "" if limit is None else f", at most {limit}"
-        return (f"Heads are chosen on {self.names[0]}; of every other language all rows of the file are read{most}.",)

@@ -54,6 +54,7 @@ class PruningCurve(PrunedModels):
         ]
         if len(tasks) > 1:
             figures.append(_share_left_figure(rows, metric, n_examples=first.n_examples))
+        reasons = {row.task: row.share.reason for row in rows if row.share is not None and row.share.reason}
         return StudyResult(
             study=str(self),
             tables=(_method_table(rows, metric), *([_method_difference_table(measured.pairs, metric)] if measured.pairs else [])),
@@ -62,7 +63,7 @@ class PruningCurve(PrunedModels):
                 f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
                 for task, dense in measured.dense.items()
             )
-            + tuple(_undefined_share_notes(rows)),
+            + tuple(f"No share of the dense model's score is defined for {task}: {reason}." for task, reason in reasons.items()),
             figures=tuple(figures),
             measurements={
                 "model": context.model_name,
@@ -228,12 +229,6 @@ def _share_left_figure(rows: Sequence[MethodRow], metric_name: str, *, n_example
 
 def _share_left_with_interval(row: MethodRow) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if row.share is None else row.share.remaining_low_high
-
-
-def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:
-    """Returns a sentence for every task whose dense model has no score above chance of which a share could be left."""
-    reasons = {row.task: row.share.reason for row in rows if row.share is not None and row.share.reason}
-    return [f"No share of the dense model's score is defined for {task}: {reason}." for task, reason in reasons.items()]
 
 
 def _summary_sentence(rows: Sequence[MethodRow], *, higher_is_better: bool) -> str:

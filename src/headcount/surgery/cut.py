@@ -129,7 +129,15 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
         try:
             return _cut_and_prove(source, heads, plan, batch, expected, in_place=in_place, exact_outputs=_outputs_by_layer)
         except VerificationError:  # also where a family's code does not run layer by layer, or rounds to the dtype of its weights
-            return _cut_and_prove(source, heads, plan, batch, expected, in_place=in_place, exact_outputs=_outputs_of_copy)
+            return _cut_and_prove(
+                source,
+                heads,
+                plan,
+                batch,
+                expected,
+                in_place=in_place,
+                exact_outputs=lambda model, inputs, run: run(*copy_in_float32(model, inputs)),
+            )
     return _cut_and_prove(source, heads, plan, batch, expected, in_place=in_place)
 
 
@@ -145,11 +153,6 @@ def _outputs_by_layer(model: nn.Module, batch: Batch, run: Callable[[nn.Module, 
     except Exception as error:  # the model's own code fails in its own ways on tensors of two dtypes
         reraise_if_out_of_memory(error)
         raise VerificationError(f"the {type(model).__name__} does not run in float32 layer by layer: {error}") from error
-
-
-def _outputs_of_copy(model: nn.Module, batch: Batch, run: Callable[[nn.Module, Batch], list[Tensor]]) -> list[Tensor]:
-    """Returns the outputs of a pass over a copy of the model in float32."""
-    return run(*copy_in_float32(model, batch))
 
 
 def _cut_and_prove(

@@ -17,7 +17,7 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.profiles.profile import sentences_and_attention_maps
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
-from headcount.core.evaluation import Evaluation, loss_and_metric_of_pruned_minus_dense
+from headcount.core.evaluation import loss_and_metric_of_pruned_minus_dense
 from headcount.core.heads import Head
 from headcount.data.checks import n_positions
 from headcount.data.evaluate import evaluate
@@ -130,19 +130,15 @@ def _translate_greedily(served: ServedRun, sentence_text: str, tokenization: Map
     return translation
 
 
-def _evaluate_dense(served: ServedRun, max_examples: int) -> Evaluation:
-    """Returns the evaluation of the dense model on the first `max_examples` examples of the report split."""
-    if max_examples not in served.dense_evaluations:
-        served.dense_evaluations[max_examples] = evaluate(served.model(), served.task(), limit=max_examples)
-    return served.dense_evaluations[max_examples]
-
-
 def ablate(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
     fields = read_fields(body, ("heads", "limit"))
     ablated = read_head_indices(fields["heads"], "heads", len(served.heads), fewest=1)
     limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
-    task, dense = served.task(), _evaluate_dense(served, limit)
+    task = served.task()
+    if limit not in served.dense_evaluations:
+        served.dense_evaluations[limit] = evaluate(served.model(), task, limit=limit)
+    dense = served.dense_evaluations[limit]
     with mask(served.model(), [served.heads[index] for index in ablated]):
         gated = evaluate(served.model(), task, limit=limit)
     differences = loss_and_metric_of_pruned_minus_dense(dense, gated, task.metric.total if task.metric else None, seed=served.record.seed)

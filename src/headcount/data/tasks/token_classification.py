@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.metrics import IGNORED, TOKEN_ACCURACY
@@ -49,7 +48,12 @@ class TokenClassification(TaskBuilder):
         check_tokenizer(request)
         if not getattr(request.tokenizer, "is_fast", False):
             raise DataError(f"task '{request.name}' needs a fast tokenizer, which knows the word of each piece; load it by AutoTokenizer")
-        labelled = LabelledRows(lambda source: _read_tagged_rows(request, source), _list_tags)
+        labelled = LabelledRows(
+            lambda source: _read_tagged_rows(request, source),
+            lambda row: (
+                row.values["tags"] if isinstance(row.values["tags"], list) else []
+            ),  # what is no list is refused when the row is used
+        )
 
         def read_rows_by_split() -> dict[Split, list[TableRow]]:
             return read_splits(request, labelled, lambda row: "\0".join(row.values["tokens"]).encode())
@@ -126,11 +130,6 @@ def _check_tagged_row(row: TableRow) -> None:
         raise DataError(f"{row.origin}: tokens must be a list of words, and tags a list of labels")
     if len(tokens) != len(tags):
         raise DataError(f"{row.origin} has {len(tokens)} words, but {len(tags)} labels")
-
-
-def _list_tags(row: TableRow) -> list[Any]:
-    """Returns the tags of a row; none where they are no list, which `_check_tagged_row` refuses when the row is used."""
-    return row.values["tags"] if isinstance(row.values["tags"], list) else []
 
 
 def _examples(request: TaskRequest, rows: Sequence[TableRow]) -> Iterator[dict[str, list[int]]]:

@@ -12,6 +12,7 @@ from headcount.core.options import Configurable
 from headcount.core.registry import DEFINITIONS, ROLES
 from headcount.core.role_table import COMPARED_DEFINITIONS, RoleScore, RoleTable
 from headcount.data.embedded.sentences import draw_sentences
+from headcount.surgery.source import local_folder
 from headcount.testing.kinds.declaration import Checks, Kind, parse_and_check_declaration
 
 N_SENTENCES = 60
@@ -47,7 +48,6 @@ def measured_table() -> RoleTable:
     from transformers import AutoTokenizer
 
     import headcount as hc
-    from headcount.surgery.source import local_folder
 
     name = "demo/encoder"
     tokenizer = AutoTokenizer.from_pretrained(local_folder(name))

@@ -66,7 +66,7 @@ class _WithoutHeads(PreTrainedModel):
         self.linear = nn.Linear(2, 2)
         self.n_passes = 0
 
-    def forward(self, **_inputs: Any) -> torch.Tensor:
+    def __call__(self, **_inputs: Any) -> torch.Tensor:
         """Returns nothing of interest."""
         self.n_passes += 1
         return self.linear(torch.zeros(1, 2))
