@@ -28,7 +28,7 @@ METHODS = (
     "tests/plugins/*/*.py",
 )
 """Files whose classes a registry finds by the name of the file, or by an entry point."""
-DECORATORS = ("@pytest.fixture", "@case")
+DECORATORS = ("@pytest.fixture", "@case", "@breaks")
 """Decorators that register a function."""
 USED_BY_NAME = {
     "the import system and Python itself": "__getattr__ __dir__ __class__ __signature__ __annotations__ showwarning",
@@ -45,8 +45,7 @@ USED_BY_NAME = {
     "kept so that its address stays taken": "storage",
     "results and functions for users": "attainable conllu read_links unregister check_error_* "
     "total_cost share_between_layers correlation_with_heads_lost",
-    "for tests, of plug-ins too": "CHECKS LAWS check_* require_calls_change_nothing family_supports_sdpa "
-    "with_all_maps compare_values no_such",
+    "for tests, of plug-ins too": "check_* require_calls_change_nothing family_supports_sdpa with_all_maps compare_values no_such",
 }
 
 

@@ -16,6 +16,7 @@ import headcount as hc
 from headcount.core.errors import ArtifactError
 from headcount.core.options import Configurable
 from headcount.core.registry import EXPORTS
+from headcount.models.modules import Batch
 from headcount.surgery.export_base import Exported, ExportInfo, ExportTarget
 from headcount.surgery.samples import comparison_batches
 from headcount.surgery.verify import forward_outputs, largest_relative_difference
@@ -113,7 +114,7 @@ def _check_written(method: ExportTarget, model: nn.Module, path: Path, exported:
         checks.require(gap <= TOLERANCE, ExportLaw.EQUALS_THE_MODEL, f"its outputs differ by {gap:.3g} (relative)")
 
 
-def load_outputs(path: Path, batch: dict[str, Any]) -> list[Tensor] | None:
+def load_outputs(path: Path, batch: Batch) -> list[Tensor] | None:
     """Returns the outputs of what was written, by transformers or onnxruntime; None where neither can load it."""
     if (path / "config.json").is_file():
         return list(forward_outputs(hc.load(path), batch))
