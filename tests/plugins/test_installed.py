@@ -16,7 +16,7 @@ TEXTS = {
 BROKEN = {
     "importance": ("return per_token(", "return observation.gone or per_token(", "it scores a model"),
     "role": ("return view.ordinary & is_target[:, None, :]", "return view.ordinary.float()", "its sieve is a boolean tensor"),
-    "pruner": ("[sign * head.layer", "[id(object()) + sign * head.layer", "the same seed gives the same plan"),
+    "pruner": ("sign = 1", "next(context.model.parameters()).data.add_(1.0); sign = 1", "it leaves the model as it was"),
 }
 """By kind: a part of the source, what a broken variant has in its place, and the law that it breaks."""
 CHECK_ALL = """

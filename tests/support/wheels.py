@@ -22,7 +22,7 @@ def install_wheel(source: Path, site: Path, scratch: Path) -> None:
     wheels = scratch / "wheels" / source.name
     subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", wheels, copied], check=True)
     (wheel,) = wheels.glob("*.whl")
-    subprocess.run([*pip, "install", *offline, "--target", site, wheel], check=True)
+    subprocess.run([*pip, "install", *offline, "--no-compile", "--target", site, wheel], check=True)
 
 
 def run_with(site: Path) -> Run:

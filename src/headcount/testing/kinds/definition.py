@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from enum import StrEnum
 from functools import cache
 
+import headcount as hc
 from headcount.core.definition import Definition, DefinitionInfo
 from headcount.core.options import Configurable
 from headcount.core.registry import DEFINITIONS, ROLES
@@ -46,8 +47,6 @@ KIND = Kind(DEFINITIONS, Definition, DefinitionInfo, Definition.parse, Definitio
 def measured_table() -> RoleTable:
     """Returns roles of demo/encoder on the embedded English: some by position, some by content, some that are labels and some that are not."""
     from transformers import AutoTokenizer
-
-    import headcount as hc
 
     name = "demo/encoder"
     tokenizer = AutoTokenizer.from_pretrained(local_folder(name))
@@ -106,14 +105,14 @@ def _labels(table: RoleTable) -> set[tuple[str, str]]:
 def _check_labels(method: Definition, table: RoleTable, labelled: RoleTable, checks: Checks) -> None:
     """Checks what does and does not decide the labels."""
 
-    def require_same_labels(other: RoleTable, law: DefinitionLaw) -> None:
+    def require_same_labels(relabelled: RoleTable, law: DefinitionLaw) -> None:
         with checks.require_success(law):
-            difference = sorted(_labels(labelled) ^ _labels(method.relabel(other)))
+            difference = sorted(_labels(labelled) ^ _labels(method.relabel(relabelled)))
         checks.require(not difference, law, f"{', '.join(' '.join(pair) for pair in difference[:3])} is a label in one case alone")
 
     require_same_labels(labelled, DefinitionLaw.IS_IDEMPOTENT)
-    for other in COMPARED_DEFINITIONS:
-        require_same_labels(table.relabel(other), DefinitionLaw.FORGETS_OTHER_LABELS)
+    for earlier_definition in COMPARED_DEFINITIONS:
+        require_same_labels(table.relabel(earlier_definition), DefinitionLaw.FORGETS_OTHER_LABELS)
     require_same_labels(replace(table, rows=table.rows[::-1]), DefinitionLaw.ORDER_DOES_NOT_MATTER)
     with checks.require_success(DefinitionLaw.IS_MONOTONE):
         rows = tuple(_with_more_evidence(row) if label.has_role else row for row, label in zip(table, labelled, strict=True))

@@ -29,6 +29,7 @@ N_ROWS = 48
 LIMIT = 6
 """The most examples of each split that the laws read."""
 N_CLASSES = 2
+Columns = dict[str, list[Any]]
 
 
 class TaskLaw(StrEnum):
@@ -57,33 +58,37 @@ class TaskInputs:
     train: Any
 
 
-def _columns_of_labelled_pairs() -> dict[str, list[Any]]:
+def draw_labelled_pairs() -> Columns:
+    """Returns columns of pairs of sentences with a class."""
     sentences = [sentence.text for sentence in draw_sentences("english", 2 * N_ROWS)]
     return {"text": sentences[::2], "text_pair": sentences[1::2], "label": [row % N_CLASSES for row in range(N_ROWS)]}
 
 
-def _columns_of_tagged_words() -> dict[str, list[Any]]:
+def draw_tagged_words() -> Columns:
+    """Returns columns of lists of words with a class for each."""
     words = [sentence.text.split() for sentence in draw_sentences("english", N_ROWS)]
     return {"tokens": words, "tags": [[position % N_CLASSES for position in range(len(row))] for row in words]}
 
 
-def _columns_of_translations() -> dict[str, list[Any]]:
+def draw_translated_texts() -> Columns:
+    """Returns columns of texts and their translations, also as documents and summaries."""
     pairs = [(sentence.text, sentence.target) for sentence in draw_translations(number=N_ROWS)]
     texts = {"source": [text for text, _ in pairs], "target": [target.text for _, target in pairs if target is not None]}
     return texts | {"document": texts["source"], "summary": texts["target"]}
 
 
-def _columns_of_images() -> dict[str, list[Any]]:
+def draw_images() -> Columns:
+    """Returns columns of images of the size of the tiny model with a class."""
     side = int(tiny_model("vit", auto="AutoModelForImageClassification").config.image_size)
     pixels = np.random.default_rng(0).random((N_ROWS, 3, side, side), dtype=np.float32)
     return {"pixel_values": pixels.tolist(), "label": [row % N_CLASSES for row in range(N_ROWS)]}
 
 
-HEADS: dict[str, tuple[str, Callable[[], dict[str, list[Any]]]]] = {
-    "AutoModelForSequenceClassification": ("bert", _columns_of_labelled_pairs),
-    "AutoModelForTokenClassification": ("bert", _columns_of_tagged_words),
-    "AutoModelForImageClassification": ("vit", _columns_of_images),
-    "AutoModelForSeq2SeqLM": ("t5", _columns_of_translations),
+HEADS: dict[str, tuple[str, Callable[[], Columns]]] = {
+    "AutoModelForSequenceClassification": ("bert", draw_labelled_pairs),
+    "AutoModelForTokenClassification": ("bert", draw_tagged_words),
+    "AutoModelForImageClassification": ("vit", draw_images),
+    "AutoModelForSeq2SeqLM": ("t5", draw_translated_texts),
     "AutoModelForMaskedLM": ("bert", lambda: {"text": [sentence.text for sentence in draw_sentences("english", N_ROWS)]}),
     "AutoModelForCausalLM": ("gpt2", lambda: {"text": [sentence.text for sentence in draw_sentences("english", N_ROWS)]}),
 }
