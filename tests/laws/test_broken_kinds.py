@@ -174,7 +174,7 @@ class ForgettingData(ByAccuracy):
     is_strict: bool = option(False, "Whether it is strict")
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name}
+        return {"name": self.name} if self.is_strict else super().to_dict()
 
 
 @breaks(DeclarationLaw.DATA_GIVE_IT_BACK)
@@ -188,7 +188,7 @@ class ForgettingText(ByAccuracy):
     is_strict: bool = option(False, "Whether it is strict")
 
     def __str__(self) -> str:
-        return self.name
+        return self.name if self.is_strict else super().__str__()
 
 
 @breaks(DeclarationLaw.TEXT_GIVES_IT_BACK)

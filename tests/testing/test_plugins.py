@@ -116,7 +116,7 @@ def test_an_importance_that_gives_nan_is_named(broken: Callable[..., Any]) -> No
     def of_block(_self: Any, observation: Any) -> torch.Tensor:
         return torch.full(observation.attention.shape[:2], math.nan)
 
-    with pytest.raises(LawBroken, match=r"importance 'broken' breaks the law that it scores a model .*: NonFinite"):
+    with pytest.raises(LawBroken, match=r"importance 'broken' breaks the law that it scores a model: NonFinite"):
         check_importance(broken("importance", of_block=of_block))
 
 
@@ -127,14 +127,14 @@ def test_an_importance_of_another_shape_is_named(broken: Callable[..., Any]) -> 
 
 def test_an_importance_that_claims_to_see_the_projection_is_named(broken: Callable[..., Any]) -> None:
     info = replace(plugin_class("importance").info, sees_projection=True)
-    with pytest.raises(LawBroken, match="a head whose output projection is zero scores zero and ranks last"):
+    with pytest.raises(LawBroken, match="a head whose output projection is zero scores zero"):
         check_importance(broken("importance", info=info))
 
 
 def test_a_role_whose_sieve_is_no_mask_is_named(broken: Callable[..., Any]) -> None:
-    with pytest.raises(LawBroken, match=r"its sieve is a boolean tensor \[batch, q, k\]"):
+    with pytest.raises(LawBroken, match="its sieve is a boolean tensor"):
         check_role(broken("role", sieve=lambda _self, view: view.ordinary.float()))
-    with pytest.raises(LawBroken, match=r"its sieve is a boolean tensor \[batch, q, k\]"):
+    with pytest.raises(LawBroken, match=r"its sieve has the shape \[batch, q, k\]"):
         check_role(broken("role", sieve=lambda _self, view: view.ordinary[..., :1, :-1]))
 
 

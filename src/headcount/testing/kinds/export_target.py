@@ -75,8 +75,8 @@ def check_export_target(target: str | Configurable, model: nn.Module | None = No
         checks.require(_contents(folder) == before, ExportLaw.REFUSES_EXISTING_PATHS, "it was changed")
         error = _write_on_full_disk(method, model, folder / f"second.{method.name}")
         checks.require(error is not None, ExportLaw.IS_ATOMIC, "no error is raised where the disk is full")
-        left = sorted(path.name for path in _contents(folder).keys() - before.keys())
-        checks.require(not left, ExportLaw.IS_ATOMIC, f"{', '.join(left[:3])} is left")
+        leftovers = sorted(path.name for path in _contents(folder).keys() - before.keys())
+        checks.require(not leftovers, ExportLaw.IS_ATOMIC, f"{', '.join(leftovers[:3])} is left")
 
 
 def _check_bad_paths(method: ExportTarget, model: nn.Module, folder: Path, checks: Checks) -> None:
