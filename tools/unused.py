@@ -46,7 +46,7 @@ USED_BY_NAME = {
     "kept so that its address stays taken": "storage",
     "results and functions for users": "attainable conllu read_links unregister check_error_* "
     "total_cost share_between_layers correlation_with_heads_lost",
-    "for tests, of plug-ins too": "is_strict check_* require_calls_change_nothing family_supports_sdpa with_all_maps compare_values no_such",
+    "for tests, of plug-ins too": "check_* require_calls_change_nothing family_supports_sdpa with_all_maps compare_values no_such",
 }
 
 
