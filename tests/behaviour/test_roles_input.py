@@ -159,13 +159,13 @@ def test_images_of_a_task_are_read_when_asked_for() -> None:
             return 8
 
         def __getitem__(self, index: int) -> dict[str, Any]:
-            Pictures.asked += 1
+            Pictures.requests += 1
             generator = torch.Generator().manual_seed(index)
             return {"pixel_values": torch.randn(3, 10, 10, generator=generator, dtype=torch.float64), "labels": 0}
 
     model: Any = tiny_model("vit", image_size=10, patch_size=2)
     corpus = read_corpus(model, hc.Task("pictures", *[Pictures()] * 3, collate=pad), limit=5)  # pyright: ignore[reportArgumentType]
-    assert corpus.grid == (5, 5) and len(corpus.images) == 5 and Pictures.asked <= 3
+    assert corpus.grid == (5, 5) and len(corpus.images) == 5 and Pictures.requests <= 3
     assert set(corpus.images[0]) == {"pixel_values"}
     assert {"row", "column", "near"} <= {row.role for row in hc.roles(model, corpus)}
 

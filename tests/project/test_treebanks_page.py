@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def treebanks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import treebanks
+    treebanks = importlib.import_module("treebanks")
 
     yield treebanks
     for name in ("treebanks", "verdicts", "peers", "peers.sidebyside"):

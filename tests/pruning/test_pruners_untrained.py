@@ -393,7 +393,8 @@ def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch
     def spoilt(model: nn.Module, plan: hc.Plan, data: Any) -> Repaired:
         repaired = refit(model, plan, data)
         with torch.no_grad():
-            repaired.model.get_submodule("classifier").weight.mul_(-5)
+            for block in hc.HeadMap.of(repaired.model).blocks:
+                repaired.model.get_submodule(block.o.path).weight.mul_(-5)
         return repaired
 
     model = build("encoder")

@@ -199,12 +199,12 @@ def test_rows_of_padding_are_left_out() -> None:
     assert len(rows_of_real_tokens(model, block, batch, torch.zeros(*shape, 48))) == int(batch["attention_mask"].sum())
 
 
-def test_a_repaired_model_has_projections_of_its_own_and_shares_the_rest() -> None:
+def test_a_refitted_model_has_projections_of_its_own_and_shares_the_rest() -> None:
     model, plan = shared("encoder"), hc.Plan.removing(["L1H0"])
-    repaired = hc.repair(model, plan, task("encoder", 16))
+    repaired = refit(model, plan, task("encoder", 16)).model
     own = {name for name, parameter in repaired.named_parameters() if parameter is not model.get_parameter(name)}
     path = next(block.o.path for block in hc.HeadMap.of(model).blocks if "L1H0" in map(str, block.heads))
     assert own == {f"{path}.weight", f"{path}.bias"}
-    small = hc.cut(repaired, plan)
     pointers = {parameter.data_ptr() for parameter in model.parameters()}
-    assert not any(parameter.data_ptr() in pointers for parameter in small.parameters())
+    for independent in (hc.cut(repaired, plan), hc.repair(model, plan, task("encoder", 16))):
+        assert not any(parameter.data_ptr() in pointers for parameter in independent.parameters())

@@ -140,7 +140,7 @@ def test_certificates_and_intervals_of_runs_are_resampled_with_the_seed_of_the_r
 def test_means_of_a_type_are_resampled_with_the_seed_of_the_study() -> None:
     of_task, model = task("encoder", 24), shared("encoder")
     scores = hc.score(model, of_task, "gradient", normalise="none")
-    rows = [compare_attention_types(model, of_task, scores, seed=seed)[0] for seed in (0, 5)]
+    rows = [compare_attention_types(model, of_task, hc.HeadMap.of(model), scores, seed=seed)[0] for seed in (0, 5)]
     assert rows[0].mean == rows[1].mean and (rows[0].low, rows[0].high) != (rows[1].low, rows[1].high)
 
 

@@ -26,8 +26,8 @@ class AttentionMaps(Study):
     _: KW_ONLY
     definition: str = option("voita2019", "When a head has a role, of `headcount ls definitions`")
     sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
-    min_length: int = option(6, "The fewest tokens of an example sentence", minimum=1)
-    max_length: int = option(16, "The most tokens of an example sentence", minimum=2)
+    min_tokens: int = option(6, "The fewest tokens of an example sentence", minimum=1)
+    max_tokens: int = option(16, "The most tokens of an example sentence", minimum=2)
     info = StudyInfo(paper="Voita et al. 2019, Fig. 5", needs=frozenset({"model", "text"}), optional=frozenset({"task"}))
 
     def effort(self, context: StudyContext) -> Effort:

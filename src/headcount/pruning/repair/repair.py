@@ -116,8 +116,7 @@ def repair(  # noqa: PLR0913 - every argument is explicit
         by: "weights" fits all weights, "gates" one number per head, by which its part of the projection is multiplied.
 
     Returns:
-        The repaired model. It has output projections of its own and shares all other weights with the model given, to save memory: `cut` copies
-        them; before you train it as it is, take a `copy.deepcopy`.
+        A repaired copy of the model.
 
     Raises:
         OptionError: an argument has the wrong type or is out of range.
@@ -136,12 +135,12 @@ def repair(  # noqa: PLR0913 - every argument is explicit
         2
     """
     settings = RepairSettings(split=split, limit=limit, ridge=ridge, batch_size=batch_size, by=by)
-    return refit(model, plan, data, settings).model
+    return copy_model(refit(model, plan, data, settings).model)
 
 
 @holds_model("a repair")
 def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = RepairSettings()) -> Repaired:
-    """Returns what `repair` does, with the fit of each block."""
+    """Returns what `repair` does, with the fit of each block; the model shares all weights but its output projections with the one given."""
     dense: Any = unwrap(model)
     heads = HeadMap.of(dense)
     plan.check(heads)

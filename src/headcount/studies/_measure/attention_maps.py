@@ -53,7 +53,7 @@ def measure_typical_heads(study: AttentionMaps, context: StudyContext) -> tuple[
     corpus = open_study_corpus(context, context.loaded, context.task if context.sources.task_name else None, study.sentences)
     if corpus.grid:
         raise DataError("attention maps are drawn on sentences, and this model reads images")
-    numbers = list_sentence_indices_of_length(corpus, study.min_length, study.max_length)
+    numbers = list_sentence_indices_of_length(corpus, study.min_tokens, study.max_tokens)
     return table, [
         _observe_typical_head(context, corpus, numbers, row, family) for family, row in choose_typical_row_by_family(table).items()
     ]
