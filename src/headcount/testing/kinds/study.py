@@ -62,7 +62,9 @@ class _WithoutHeads(PreTrainedModel):
     config_class = PretrainedConfig
 
     def __init__(self) -> None:
-        super().__init__(PretrainedConfig(name_or_path="a model without heads"))
+        config = PretrainedConfig()
+        config.name_or_path = "a model without heads"
+        super().__init__(config)
         self.linear = nn.Linear(2, 2)
         self.n_passes = 0
 

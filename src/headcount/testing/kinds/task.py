@@ -111,9 +111,9 @@ def default_task_inputs(info: TaskInfo) -> TaskInputs:
         model, tokenizer = tiny_model(family, auto=auto, num_labels=N_CLASSES), None
     else:
         tokenizer = build_tokenizer(segments=family == "bert")
-        labels = {"num_labels": N_CLASSES} if "Classification" in auto else {}
-        special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-        model = tiny_model(family, auto=auto, vocab_size=len(tokenizer), **special, **labels)
+        overrides: dict[str, Any] = {"num_labels": N_CLASSES} if "Classification" in auto else {}
+        overrides |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+        model = tiny_model(family, auto=auto, vocab_size=len(tokenizer), **overrides)
     import datasets
 
     data = datasets.Dataset.from_dict(columns()) if "train" in info.uses else None
