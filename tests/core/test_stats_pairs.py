@@ -244,7 +244,7 @@ def test_the_lowest_units_are_shared_as_units() -> None:
     other = np.array([1.0, 1.0, 1.0, 1.0] + [3.0, 3.0, 3.0, 0.5] * 3)
     units = [tuple(range(start, start + 4)) for start in range(0, 16, 4)]
     samples = [Samples.of(values + rng(seed).normal(0, 0.01, (300, 16))) for seed, values in enumerate((means, other))]
-    agreements = agreement.agreement(samples[0], samples[1], 1, seed=0, units=units, repeats=100)
+    agreements = agreement.agreement(samples[0], samples[1], 1, seed=0, positions_of_units=units, repeats=100)
     assert (agreements.lowest.shared, agreements.lowest.k) == (1, 1)
     assert agreement.agreement(samples[0], samples[1], 4, seed=0, repeats=100).lowest.shared < 4
     assert agreement.stability(samples[0], [40], 1, seed=0, units=units)[0].overlap.value == 1

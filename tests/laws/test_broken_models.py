@@ -154,7 +154,7 @@ def show_other_heads(patch: pytest.MonkeyPatch, _subject: Subject) -> None:
         def of(cls, model: nn.Module, *_: Any) -> Any:
             cls.n_calls += 1
             heads = HeadMap.of(model)
-            return type("Heads", (), {"heads": heads.heads[cls.n_calls % 2 :]})
+            return heads.heads[cls.n_calls % 2 :]
 
     patch.setattr(laws, "HeadMap", OtherHeadMap)
 

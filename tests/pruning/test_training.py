@@ -217,7 +217,7 @@ class Broken:
                 return values + bad
         return values
 
-    def hard(self) -> Tensor:
+    def gates_for_evaluation(self) -> Tensor:
         return self.w.detach()
 
     def penalty(self, *_: Any) -> None: ...

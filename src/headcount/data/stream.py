@@ -220,7 +220,7 @@ def _compute_shared_chunks(reading: Reading, measure: Measure, chunk_store: Chun
     total = number_of_examples(reading.data, reading.split, reading.limit)
     n_finished, unfinished = 0, []
     for chunk in reading.chunks():
-        if _finish_chunk_unless_claimed_elsewhere(reading, chunk, measure, chunk_store):
+        if _ensure_chunk_finished_unless_claimed_elsewhere(reading, chunk, measure, chunk_store):
             n_finished += chunk.size
         else:
             unfinished.append(chunk)
@@ -228,12 +228,14 @@ def _compute_shared_chunks(reading: Reading, measure: Measure, chunk_store: Chun
             reading.progress(n_finished, total)
     while unfinished:
         time.sleep(0.1)
-        unfinished = [chunk for chunk in unfinished if not _finish_chunk_unless_claimed_elsewhere(reading, chunk, measure, chunk_store)]
+        unfinished = [
+            chunk for chunk in unfinished if not _ensure_chunk_finished_unless_claimed_elsewhere(reading, chunk, measure, chunk_store)
+        ]
     if not chunk_store.leads:
         raise NothingLeft("there is nothing left to do")
 
 
-def _finish_chunk_unless_claimed_elsewhere(reading: Reading, chunk: Chunk, measure: Measure, chunk_store: ChunkStore) -> bool:
+def _ensure_chunk_finished_unless_claimed_elsewhere(reading: Reading, chunk: Chunk, measure: Measure, chunk_store: ChunkStore) -> bool:
     """Computes and stores a chunk that is not finished; returns False if another process is computing it."""
     if chunk_store.has_final_result:
         raise NothingLeft("there is nothing left to do")

@@ -120,7 +120,7 @@ def agreements(
         same_groups = scores.samples is not None and scores.samples.n_groups == reference.samples.n_groups
         paired = same_groups and scores.data == reference.data
         samples = samples_higher_is_keep(scores), samples_higher_is_keep(reference)
-        by_method[name] = agreement(*samples, k, units=units, seed=seed, paired=paired)
+        by_method[name] = agreement(*samples, k, positions_of_units=units, seed=seed, paired=paired)
     return by_method
 
 

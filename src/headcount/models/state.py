@@ -41,7 +41,7 @@ PLAIN = frozenset(
 )
 
 
-def _holds_state(value: Any) -> bool:
+def _is_collection_or_transformers_object(value: Any) -> bool:
     """Whether an object other than a module or tensor may change in a pass: collections, and objects of transformers' own classes."""
     kind = type(value)
     if kind in PLAIN or isinstance(value, nn.Module):
@@ -69,14 +69,14 @@ class ModelState:
 
     def _record_contents(self, values: Iterable[Any]) -> None:
         """Copies the contents of every object with state that can be reached from the values."""
-        pending = [value for value in values if _holds_state(value)]
+        pending = [value for value in values if _is_collection_or_transformers_object(value)]
         while pending:
             value = pending.pop()
             if id(value) not in self.objects:
                 contents = value.copy() if isinstance(value, COLLECTIONS) else vars(value).copy()
                 self.objects[id(value)] = (value, contents)
                 children = contents.values() if isinstance(contents, dict) else contents
-                pending += [child for child in children if _holds_state(child)]
+                pending += [child for child in children if _is_collection_or_transformers_object(child)]
 
     def restore(self) -> None:
         """Puts everything back to the moment of recording; what did not change is not touched."""

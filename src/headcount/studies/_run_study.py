@@ -75,8 +75,7 @@ def study(
     chosen = Study.parse(study)
     _check_inputs(chosen, {"model": model, "task": data, "text": text, "run folder": out})
     if model is None and "comparison" in chosen.info.needs and out is not None:
-        record = Run.open(out).record()
-        model = model_path_or_name(record.model.name, record.config)
+        model = read_compared_model_name(out)
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
     call = format_headcount_call_without_empty_values("study", [str(chosen), name_of_model(model), sources.task_name], arguments)
@@ -116,6 +115,12 @@ def open_context(
             new_head=new_head,
             progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
         )
+
+
+def read_compared_model_name(folder: str | Path) -> str:
+    """Returns the path or name of the model whose pruned models a run folder compares."""
+    record = Run.open(folder).record()
+    return model_path_or_name(record.model.name, record.config)
 
 
 def name_of_model(model: nn.Module | str | Path | None) -> str:

@@ -38,7 +38,7 @@ class Survivors(Study):
         run = context.required_run
         survivors = _measure.survivors.read_survivors(run, with_weight_training_methods=self.dense_roles)
         survivor_sets, trained = survivors.survivor_sets, survivors.weight_training_methods
-        table = _measure.survivors.measure_roles_or_read_from_run(context, run)
+        table = _measure.survivors.measure_roles_of_text_or_read_from_run(context, run)
         levels, survival = _measure.survivors.compare_survivors_with_chance(
             table, survivor_sets, kv_groups=_measure.survivors.read_kv_groups(run), seed=context.seed
         )

@@ -41,7 +41,7 @@ from headcount.testing.laws import (
     gate_zero_is_no_attention,
     generation_options,
     require_equal_reload,
-    require_same_tokens,
+    require_same_generated_tokens,
 )
 
 STAGES = ("found", "gated", "zeroed", "cut", "attentions", "generated", "reloaded", "unchanged")
@@ -170,7 +170,7 @@ def _examine_cut_model(subject: Subject, plan: Plan, cut_model: nn.Module, row: 
     row.attempt("attentions", lambda: _require_same_attentions_up_to_rounding(subject, plan, cut_model))
     options = row.attempt("generated", lambda: generation_options(subject))
     if options is not None:
-        row.attempt("generated", lambda: require_same_tokens(subject, plan, cut_model, options))
+        row.attempt("generated", lambda: require_same_generated_tokens(subject, plan, cut_model, options))
     row.attempt("reloaded", lambda: require_equal_reload(cut_model, subject.batch))
 
 

@@ -412,15 +412,15 @@ def _generate(model: nn.Module, options: Batch) -> Tensor:
     return generated if isinstance(generated, Tensor) else generated.sequences
 
 
-def require_same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
+def require_same_generated_tokens(subject: Subject, plan: Plan, small: nn.Module, generate_arguments: Batch) -> None:
     """Raises LawBroken unless the cut model generates what the gated one generates.
 
     The gated one has no cache where it would mix the keys of self- and cross-attention in one.
     """
     shares_cache = bool(cross_blocks_sharing_self_cache(subject.model, subject.heads))
     with HeadGates(subject.model, gate_values_of_plan(subject.heads, plan), heads=subject.heads):
-        expected = _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
-    agree = torch.equal(expected, _generate(small, options))
+        expected = _generate(subject.model, {**generate_arguments, "use_cache": False} if shares_cache else generate_arguments)
+    agree = torch.equal(expected, _generate(small, generate_arguments))
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
 
 
@@ -430,7 +430,7 @@ def generation_agrees(subject: Subject) -> MeasuredDetail:
     decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
     plans = [uneven_plan(subject.cuttable)] + ([emptying_plan(decoders[0])] if decoders else [])
     for plan in plans:
-        require_same_tokens(subject, plan, cut(subject.model, plan, inputs=subject.batch), options)
+        require_same_generated_tokens(subject, plan, cut(subject.model, plan, inputs=subject.batch), options)
     return f"{len(plans)} plans, 5 tokens each"
 
 

@@ -244,17 +244,19 @@ def agreement(
     k: int,
     *,
     seed: int,
-    units: Sequence[tuple[int, ...]] | None = None,
+    positions_of_units: Sequence[tuple[int, ...]] | None = None,
     paired: bool = False,
     repeats: int = 2000,
 ) -> Agreement:
     """Compares a cheap score with true ablation, both with more meaning keep (`Samples.orient`).
 
-    With `units`, positions of the heads that go or stay together, `k` units by their mean are the lowest and the highest.
+    With `positions_of_units`, those of the heads that go or stay together, `k` units by their mean are the lowest and the highest.
     """
     rho = correlate(cheap, truth, seed=seed, paired=paired, repeats=repeats)
     if cheap.n_heads < 3:
         raise StatisticsError(f"agreement needs 3 heads or more, got {cheap.n_heads}")
-    of_cheap, of_truth = (samples.means() if units is None else unit_means(samples.means(), units) for samples in (cheap, truth))
+    of_cheap, of_truth = (
+        samples.means() if positions_of_units is None else unit_means(samples.means(), positions_of_units) for samples in (cheap, truth)
+    )
     ceiling = float(np.sqrt(split_half_reliability(truth, seed=derive_seed(seed, 2)).value))
     return Agreement(rho, overlap(of_cheap, of_truth, k), overlap(of_cheap, of_truth, k, end="highest"), ceiling)

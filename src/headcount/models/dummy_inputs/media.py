@@ -85,12 +85,12 @@ def _flat_patches(probe: Probe) -> Tensor:
     return probe.normal_floats(probe.batch * GRID * GRID, _n_image_channels(probe) * frames * height * width)
 
 
-def patch_grid_sizes(probe: Probe) -> Tensor:
+def time_height_width_in_patches(probe: Probe) -> Tensor:
     """Time, height and width of each image in patches."""
     return torch.tensor([[1, GRID, GRID]] * probe.batch)
 
 
-def spatial_shapes(probe: Probe) -> Tensor:
+def height_width_in_patches(probe: Probe) -> Tensor:
     """Height and width of each image in patches."""
     return torch.tensor([[GRID, GRID]] * probe.batch)
 

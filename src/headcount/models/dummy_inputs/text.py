@@ -299,9 +299,9 @@ def bbox(probe: Probe) -> Tensor:
 
 # In the order in which they are made: later makers read earlier inputs.
 MAKERS: dict[str, InputMaker] = {
-    "image_grid_thw": media.patch_grid_sizes,
-    "grid_thw": media.patch_grid_sizes,
-    "spatial_shapes": media.spatial_shapes,
+    "image_grid_thw": media.time_height_width_in_patches,
+    "grid_thw": media.time_height_width_in_patches,
+    "spatial_shapes": media.height_width_in_patches,
     "image_sizes": media.image_sizes,
     "merge_sizes": lambda probe: probe.ones(probe.batch),
     "image_merge_sizes": lambda probe: probe.ones(probe.batch),

@@ -134,15 +134,15 @@ class SubsetGates:
         """Returns the gates of one step."""
         self._tau = self.pruner.temperature(step, n_steps)
         if is_plan_fixed(step, n_steps, self.pruner.settle):
-            return self.hard()
+            return self.gates_for_evaluation()
         if self.pruner.variant == "straight":
-            return self.hard() + expand_to_heads(self.w - self.w.detach(), self.index)
+            return self.gates_for_evaluation() + expand_to_heads(self.w - self.w.detach(), self.index)
         draw = sample_relaxed_subset_by_shift if self.pruner.variant == "fast" else sample_relaxed_subset
         u = uniform_noise(self.context.seed, step, len(self.w))
         subset = draw(self.w[self.removable], self.n_draws, self._tau, u[self.removable])
         return expand_to_heads(torch.ones_like(self.w).masked_scatter(self.removable, subset), self.index)
 
-    def hard(self) -> Float[Tensor, " heads"]:
+    def gates_for_evaluation(self) -> Float[Tensor, " heads"]:
         """Returns ones for the K units with the highest w."""
         return expand_to_heads(mark_kept_units(self.context, self.w.detach(), self.n_kept), self.index)
 
@@ -161,4 +161,4 @@ class SubsetGates:
         ordered = self.w.detach()[self.removable].sort(descending=True).values
         gap = float(ordered[self.n_draws - 1] - ordered[self.n_draws]) if 0 < self.n_draws < len(ordered) else 0.0
         n_expected = float(self.n_kept * len(self.index) / len(self.w))
-        return {"tau": self._tau, "gap": gap, "open expected": n_expected, "open": float((self.hard() > 0).sum())}
+        return {"tau": self._tau, "gap": gap, "open expected": n_expected, "open": float((self.gates_for_evaluation() > 0).sum())}

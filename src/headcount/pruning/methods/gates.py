@@ -99,7 +99,7 @@ class ProjectedGates:
         mean = effect[is_open].mean().clamp(min=1e-300)
         self.importance[is_open] = 0.95 * self.importance[is_open] + 0.05 * effect[is_open] / mean
 
-    def hard(self) -> Float[Tensor, " heads"]:
+    def gates_for_evaluation(self) -> Float[Tensor, " heads"]:
         """Returns the gates that are open now."""
         return expand_to_heads((self.values * self._mark_open_units()).detach(), self.index)
 
@@ -114,5 +114,5 @@ class ProjectedGates:
 
     def log_numbers(self) -> dict[str, float]:
         """Returns how many units and how many heads are open."""
-        n_open = float((self.hard() != 0).sum())
+        n_open = float((self.gates_for_evaluation() != 0).sum())
         return {"left": float(self._n_open), "open expected": n_open, "open": n_open}

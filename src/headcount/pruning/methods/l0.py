@@ -166,11 +166,11 @@ class HardConcrete:
         self._progress = (step, n_steps)
         self._step_multiplier = float(self.multiplier.detach()[0])
         if is_plan_fixed(step, n_steps, self.pruner.settle):
-            return self.hard()
+            return self.gates_for_evaluation()
         u = uniform_noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
         return expand_to_heads(torch.where(self.removable, sample_gates(self._log_a_at_present_step(), u), 1.0), self.index)
 
-    def hard(self) -> Float[Tensor, " heads"]:
+    def gates_for_evaluation(self) -> Float[Tensor, " heads"]:
         """Returns the gates of evaluation; once the plan is fixed, ones and zeros."""
         if is_plan_fixed(*self._progress, self.pruner.settle):
             return expand_to_heads(self.mark_kept_units(), self.index)
@@ -224,7 +224,7 @@ class HardConcrete:
             return {
                 **weight,
                 "open expected": float(self._expected_n_open_units() + (~self.removable).sum()) * len(self.index) / len(self.log_a),
-                "open": float((self.hard() > 0).sum()),
+                "open": float((self.gates_for_evaluation() > 0).sum()),
                 "multiplier": float(self.multiplier[0]),
             }
 

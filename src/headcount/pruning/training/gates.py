@@ -45,7 +45,7 @@ class Gating(Protocol):
         """Returns the gates of one step [heads], differentiable."""
         ...
 
-    def hard(self) -> Float[Tensor, " heads"]:
+    def gates_for_evaluation(self) -> Float[Tensor, " heads"]:
         """Returns the gates for evaluation [heads]."""
         ...
 
@@ -76,7 +76,7 @@ class GateCallback(TrainerCallback):
         self.model, self.gating = unwrap(model), gating
         self.history: list[dict[str, Any]] = []
         self._gates = HeadGates(
-            self.model, gating.hard().detach(), how=how, means=means, heads=heads
+            self.model, gating.gates_for_evaluation().detach(), how=how, means=means, heads=heads
         )  # now: what is sharded later has other shapes
         self.heads = self._gates.heads
         self._optimiser = gating.gate_optimiser()
@@ -114,7 +114,7 @@ class GateCallback(TrainerCallback):
             if self.model.training and self._leaf is not None:
                 gates._values = self._leaf  # no check of every pass: the sample was checked when it was drawn
             else:
-                self._hard = self.gating.hard().detach() if self._hard is None else self._hard
+                self._hard = self.gating.gates_for_evaluation().detach() if self._hard is None else self._hard
                 gates._values = self._hard
 
         with ExitStack() as stack:

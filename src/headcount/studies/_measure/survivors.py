@@ -291,7 +291,7 @@ def read_survivors(run: Run, *, with_weight_training_methods: bool = False) -> C
     return ComparisonSurvivors(survivor_sets, names)
 
 
-def measure_roles_or_read_from_run(context: StudyContext, run: Run) -> RoleTable:
+def measure_roles_of_text_or_read_from_run(context: StudyContext, run: Run) -> RoleTable:
     """Returns the roles measured on the text of the caller, which the run keeps, or else those of the run."""
     if not context.sources.has_text_or_task:
         if not run.results("roles"):

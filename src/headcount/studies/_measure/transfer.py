@@ -45,7 +45,9 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
             )
         samples_a, samples_b = samples_higher_is_keep(a), samples_higher_is_keep(b)
         paired = a.data == b.data and samples_a.n_groups == samples_b.n_groups
-        ranks = agreement(samples_a, samples_b, count_a_quarter_of_units(a), units=a.head_indices_of_units(), seed=seed, paired=paired)
+        ranks = agreement(
+            samples_a, samples_b, count_a_quarter_of_units(a), positions_of_units=a.head_indices_of_units(), seed=seed, paired=paired
+        )
         pearson = correlate(samples_a, samples_b, seed=seed, by="pearson", paired=paired)
         pairs.append(ScoreAgreement(a.method, name_a, name_b, pearson, ranks.spearman, ranks.lowest, bool(a.data) and a.data == b.data))
     return pairs

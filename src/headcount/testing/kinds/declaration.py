@@ -41,7 +41,7 @@ class DeclarationLaw(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class KindOfMethod:
     """A kind of methods: registry, base class, class of `info`, how a text becomes an object, and the laws beside those of declarations."""
 
     registry: Registry
@@ -54,7 +54,7 @@ class Kind:
 class Checks:
     """Raises LawBroken for the laws that one method breaks."""
 
-    def __init__(self, method: str | Configurable, kind: Kind) -> None:
+    def __init__(self, method: str | Configurable, kind: KindOfMethod) -> None:
         self.method, self.kind = method, kind
 
     def broken(self, law: StrEnum, detail: str) -> LawBroken:
@@ -104,7 +104,7 @@ class Checks:
             raise self.broken(law, f"{request} is taken")
 
 
-def parse_and_check_declaration(method: str | Configurable, kind: Kind) -> tuple[Any, Checks]:
+def parse_and_check_declaration(method: str | Configurable, kind: KindOfMethod) -> tuple[Any, Checks]:
     """Returns the object of a method and the checks for it; raises LawBroken unless it is declared as a method of its kind is."""
     if isinstance(method, str):
         try:

@@ -14,7 +14,7 @@ from headcount.core.registry import DEFINITIONS, ROLES
 from headcount.core.role_table import COMPARED_DEFINITIONS, RoleScore, RoleTable
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.surgery.source import local_folder
-from headcount.testing.kinds.declaration import Checks, Kind, parse_and_check_declaration
+from headcount.testing.kinds.declaration import Checks, KindOfMethod, parse_and_check_declaration
 
 N_SENTENCES = 60
 ROLES_OF_TABLE = ["local", "offset", "delimiter", "sink", "syntax", "segment", "rare", "pos"]
@@ -40,7 +40,7 @@ class DefinitionLaw(StrEnum):
     FOLLOWS_ITS_THRESHOLD = "where it names a threshold for a role of its families, no head below it has the role"
 
 
-KIND = Kind(DEFINITIONS, Definition, DefinitionInfo, Definition.parse, DefinitionLaw)
+KIND = KindOfMethod(DEFINITIONS, Definition, DefinitionInfo, Definition.parse, DefinitionLaw)
 
 
 @cache

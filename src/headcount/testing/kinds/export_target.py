@@ -20,7 +20,7 @@ from headcount.models.modules import Batch
 from headcount.surgery.export_base import Exported, ExportInfo, ExportTarget
 from headcount.surgery.samples import comparison_batches
 from headcount.surgery.verify import forward_outputs, largest_relative_difference
-from headcount.testing.kinds.declaration import Checks, Kind, parse_and_check_declaration
+from headcount.testing.kinds.declaration import Checks, KindOfMethod, parse_and_check_declaration
 from headcount.testing.kinds.tiny_inputs import tiny_classifier
 
 TOLERANCE = 1e-4
@@ -42,7 +42,7 @@ class ExportLaw(StrEnum):
     IS_ATOMIC = "a write that fails leaves nothing at the path"
 
 
-KIND = Kind(EXPORTS, ExportTarget, ExportInfo, ExportTarget.parse, ExportLaw)
+KIND = KindOfMethod(EXPORTS, ExportTarget, ExportInfo, ExportTarget.parse, ExportLaw)
 
 
 def check_export_target(target: str | Configurable, model: nn.Module | None = None) -> None:

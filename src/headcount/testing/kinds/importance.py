@@ -12,7 +12,7 @@ import headcount as hc
 from headcount.core.options import Configurable
 from headcount.core.registry import IMPORTANCES
 from headcount.importance.base import Importance, ImportanceInfo
-from headcount.testing.kinds.declaration import Kind, parse_and_check_declaration
+from headcount.testing.kinds.declaration import KindOfMethod, parse_and_check_declaration
 from headcount.testing.kinds.tiny_inputs import random_token_task, tiny_classifier
 
 
@@ -28,7 +28,7 @@ class ImportanceLaw(StrEnum):
     SILENT_RANKS_LAST = "a head whose output projection is zero ranks last"
 
 
-KIND = Kind(IMPORTANCES, Importance, ImportanceInfo, Importance.parse, ImportanceLaw)
+KIND = KindOfMethod(IMPORTANCES, Importance, ImportanceInfo, Importance.parse, ImportanceLaw)
 
 
 def _zero_output_projection(model: nn.Module, head: hc.Head, head_map: hc.HeadMap) -> None:

@@ -13,7 +13,7 @@ from headcount.data.task import Task
 from headcount.pruning.base import Pruner, PrunerInfo
 from headcount.pruning.prune import Pruned
 from headcount.pruning.recipe import Recipe
-from headcount.testing.kinds.declaration import Kind, parse_and_check_declaration
+from headcount.testing.kinds.declaration import KindOfMethod, parse_and_check_declaration
 from headcount.testing.kinds.tiny_inputs import random_token_task, tiny_classifier
 
 SHORT = Recipe(steps=4, train_batch=4)
@@ -31,7 +31,7 @@ class PrunerLaw(StrEnum):
     PROTECTED_HEADS_STAY = "protected heads stay"
 
 
-KIND = Kind(PRUNERS, Pruner, PrunerInfo, Pruner.parse, PrunerLaw)
+KIND = KindOfMethod(PRUNERS, Pruner, PrunerInfo, Pruner.parse, PrunerLaw)
 
 
 def check_pruner(pruner: str | Configurable, model: nn.Module | None = None, data: Task | None = None) -> None:

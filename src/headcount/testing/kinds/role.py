@@ -22,7 +22,7 @@ from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.text.annotated import Annotated
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.source import local_folder
-from headcount.testing.kinds.declaration import Kind, parse_and_check_declaration
+from headcount.testing.kinds.declaration import KindOfMethod, parse_and_check_declaration
 
 N_SENTENCES = 40
 N_IMAGES = 8
@@ -44,7 +44,7 @@ class RoleLaw(StrEnum):
     BATCHES_DO_NOT_MATTER = "batches do not matter"
 
 
-KIND = Kind(ROLES, Role, RoleInfo, Role.parse, RoleLaw)
+KIND = KindOfMethod(ROLES, Role, RoleInfo, Role.parse, RoleLaw)
 
 
 def _open_model_text_and_tokenizer(role: Role, attention: RoleAttention) -> tuple[nn.Module, Any, Any]:

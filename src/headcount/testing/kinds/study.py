@@ -25,8 +25,8 @@ from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.task import Task, pad
 from headcount.studies._base import Study, StudyInfo
 from headcount.studies._results import run_study
-from headcount.studies._run_study import PythonSources, open_context
-from headcount.testing.kinds.declaration import Checks, Kind, parse_and_check_declaration
+from headcount.studies._run_study import PythonSources, open_context, read_compared_model_name
+from headcount.testing.kinds.declaration import Checks, KindOfMethod, parse_and_check_declaration
 
 MODEL = TASK = "demo/entailment"
 TEXT_MODEL = "demo/encoder-english"
@@ -53,7 +53,7 @@ class StudyLaw(StrEnum):
     SAME_AGAIN = "it measures the same twice"
 
 
-KIND = Kind(STUDIES, Study, StudyInfo, Study.parse, StudyLaw)
+KIND = KindOfMethod(STUDIES, Study, StudyInfo, Study.parse, StudyLaw)
 
 
 class _WithoutHeads(PreTrainedModel):
@@ -109,6 +109,8 @@ def check_study(
         data = TASK
     if text is None and "text" in needs and data is None:
         text = draw_sentences("english", N_SENTENCES, seed=0)
+    if model is None and "comparison" in needs and out is not None:
+        model = read_compared_model_name(out)
     if "model" in needs:
         _check_refusal(method, checks)
     sources = PythonSources(data, None, text, 0, limit, None)

@@ -23,7 +23,7 @@ from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.task import SPLITS, Example, Task
 from headcount.data.task_builder import TaskBuilder, TaskInfo
 from headcount.models.tiny.build import tiny_model
-from headcount.testing.kinds.declaration import Kind, parse_and_check_declaration
+from headcount.testing.kinds.declaration import KindOfMethod, parse_and_check_declaration
 
 N_ROWS = 48
 LIMIT = 6
@@ -46,7 +46,7 @@ class TaskLaw(StrEnum):
     LEAVES_THE_MODEL = "it leaves the model as it was"
 
 
-KIND = Kind(TASKS, TaskBuilder, TaskInfo, TaskBuilder.parse, TaskLaw)
+KIND = KindOfMethod(TASKS, TaskBuilder, TaskInfo, TaskBuilder.parse, TaskLaw)
 
 
 @dataclass(frozen=True, slots=True)
