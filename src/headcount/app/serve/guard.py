@@ -92,9 +92,9 @@ class Guard:
             raise RequestRefused(403, "requests from other pages are refused")
         if scope["method"] not in ("GET", "HEAD", "POST"):
             raise RequestRefused(405, "only GET, HEAD and POST are answered")
-        self._check_token(scope, headers)
+        self._check_token_in_header_or_query(scope, headers)
 
-    def _check_token(self, scope: Any, headers: dict[str, str]) -> None:
+    def _check_token_in_header_or_query(self, scope: Any, headers: dict[str, str]) -> None:
         if scope["path"].startswith("/api/"):
             token = headers.get(HEADER, "")
         else:
