@@ -267,7 +267,7 @@ def run_paper(places: Places, name: str, *, is_full: bool) -> None:
     headcount("paper", paper, *PAPERS[name](places), *([] if is_full else small), "--out", out, result=folder / "summary.md")
     shutil.rmtree(page, ignore_errors=True)
     text = (folder / "summary.md").read_text(encoding="utf-8")
-    for path, shown in ((places.data, "DATA"), (places.models, "MODELS"), (places.out, "RUN")):
+    for path, shown in ((places.data, "DATA"), (places.models, "MODELS"), (places.out, "RUN"), (GROUPS.parent, "benchmarks")):
         text = text.replace(str(path), shown)
     for link in re.findall(r"\]\(([^)]+\.svg)\)", text):
         (page / link).parent.mkdir(parents=True, exist_ok=True)
